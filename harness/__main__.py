@@ -1,4 +1,4 @@
-"""Start `harness`. `python -m harness` does the same, and works from a source tree without installation."""
+"""Start the command `harness`. `python -m harness` starts it, too, even from a source tree that is not installed."""
 
 import gc
 import sys

@@ -71,10 +71,7 @@ class ContractError(HarnessError):
     exit_code = ExitCode.INVALID_CONTRACT
 
     def each(self) -> list[ContractError]:
-        """Return the errors in this error as a list.
-
-        A `ContractErrors` has several; any other error has only itself.
-        """
+        """Return a list of single errors: only this error or, for a `ContractErrors`, all errors in it."""
         return [self]
 
 
@@ -94,7 +91,7 @@ class ContractErrors(ContractError):  # noqa: N818 - several errors, raised as o
 
 
 class KindError(HarnessError):
-    """A row of the table of claim kinds is wrong, or the package that provides the row."""
+    """A row of the table of claim kinds is wrong, or the package that provides the row is wrong."""
 
 
 class SystemResolutionError(HarnessError):
@@ -128,9 +125,9 @@ def escaped(text: object) -> str:
 
 
 def printable(text: object) -> str:
-    """Return text escaped as by `escaped`, but with CI commands unchanged.
+    """Return one line of printable characters. Unlike `escaped`, leave commands of a CI system unchanged.
 
-    Use this for pages, which no CI system reads.
+    Use this function for pages, which no CI system reads.
     """
     line = text if isinstance(text, str) else str(text)
     if line.isprintable():

@@ -42,7 +42,7 @@ _LARGE = re.compile(r"e\+?\d\d|\d{39}")  # matches the text of every number that
 class Finding:
     """A mistake in a contract. With an `error` the contract cannot be used.
 
-    A `warning` means that the contract proves less than a reader would expect. A `note` suggests a better text.
+    A `warning` means that the contract proves less than a reader would expect. A `note` suggests a line to add.
     """
 
     level: Literal["error", "warning", "note"]
@@ -107,7 +107,8 @@ def _place(finding: Finding, own: str) -> tuple[bool, str, int, int]:
 
 
 def _describe_all(loaded: LoadedContract, describe: Describe) -> tuple[dict[str, SystemDescription], list[Finding]]:
-    """Return the descriptions of all systems by name, and an error for each system that cannot be described."""
+    """Return the descriptions of all systems of the contract, by name, and an error for each system that cannot be
+    described."""
     places: dict[str, str] = {loaded.contract.system: loaded.where("system")}
     for name, arm in loaded.contract.arms.items():
         if arm.system is not None:
@@ -209,7 +210,8 @@ def _meaningless(part: AnyPart) -> Iterator[tuple[str, str]]:
 def _numbers(
     loaded: LoadedContract, descriptions: Mapping[str, SystemDescription], claims: Collection[str] | None
 ) -> Iterator[Finding]:
-    """Yield a warning for each required number that no fault of the claim violates. Nothing tests such a number."""
+    """Yield a warning for each required number that no fault in the claim's `falsified_by` violates. No drill tests
+    such a number."""
     from harness.drill.faults import offered_faults
 
     if loaded.contract.system not in descriptions:
@@ -338,7 +340,7 @@ def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterato
 
 
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message for arms that differ only in name. A comparison of such arms shows nothing.
+    """Yield field and message for each pair of arms that differ only in name. A comparison of such arms shows nothing.
 
     Controls whose start parameters the harness changes by a rounding error ("nudged") are left out, because they must
     have the baseline's settings.

@@ -25,9 +25,8 @@ def encode(value: float) -> float | str:
 
 
 def decode(value: object) -> object:
-    """Return the float for a string that `encode` returned. Any other value is returned unchanged, and the model
-    validates it.
-    """
+    """Return the float for a string that `encode` returned. Return any other value unchanged; pydantic validates
+    the returned value."""
     return _TAGS.get(value, value) if isinstance(value, str) else value
 
 

@@ -1,16 +1,16 @@
 """Compute the gradient of one batch in micro-batches: only one part of the batch passes through the model at a time.
 
-Each micro-batch's loss is divided by the number of tokens of the whole batch. The losses of all micro-batches therefore
-add up to the mean loss over all tokens, and their gradients to the gradient of this mean, even if micro-batches have
-different numbers of tokens. The backward pass overwrites the flat gradient buffer and does not add to the buffer. (To
-add, a kernel would have to read the buffer in every step, even in a step without micro-batches.) The sum over
+The sum of a micro-batch's token losses is divided by the number of tokens of the whole batch. The results of all
+micro-batches therefore add up to the mean loss over all tokens, and their gradients to the gradient of this mean, even
+if micro-batches have different numbers of tokens. The backward pass overwrites the flat gradient buffer (one tensor for
+all gradients). (To add to it, a kernel would have to read it in every step, even without micro-batches.) The sum over
 micro-batches is therefore kept in a separate buffer, which is as large as the trainable parameters. Each micro-batch
-needs one more launch, to add its gradient to this buffer.
+needs one additional launch, which adds the micro-batch's gradient to this buffer.
 
 A capture records the whole step, with all k micro-batches and the update, in one graph, so a replay of a step is one
 launch. The activations of all micro-batches use the same memory of the graph's pool. Therefore the graph needs no more
-memory than a single micro-batch needs. A graph of only one micro-batch would need k + 1 launches for each step, and
-copies into static buffers.
+memory than a single micro-batch needs. (If the graph contained only one micro-batch, a step would need k launches for
+the micro-batches, one for the update, and copies of each micro-batch into static buffers.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reference_impl.model import Model
 
 
 class Accumulation:
-    """Runs forward and backward of a batch in ``parts`` micro-batches, one after the other.
+    """The forward and backward of a batch in ``parts`` micro-batches, one after the other.
 
     ``ranks``: the number of processes that train together. Each process runs its own ``parts`` micro-batches.
     """
@@ -46,15 +46,15 @@ class Accumulation:
         return torch.stack(losses).sum()
 
     def micro_batch(self, tokens: Tensor, targets: Tensor, shape: StepShape, number: int) -> Tensor:
-        """Run forward and backward of micro-batch ``number``. Return its part of the mean loss over the whole batch."""
+        """Run forward and backward of micro-batch ``number``. Return its part of the batch's mean loss."""
         mean_over = tokens.numel() * self.ranks
         loss, context = self._model.forward(tokens[number], targets[number], shape, mean_over=mean_over)
         self._model.backward(context, shape, consume=True)
         return loss
 
     def add(self, number: int) -> None:
-        """Add the gradient of micro-batch ``number`` to the sum. After the last micro-batch, write the sum to the flat
-        gradient buffer."""
+        """Add the gradient of micro-batch ``number`` to the sum of the previous ones. After the last micro-batch, write
+        the sum to the flat gradient buffer."""
         gradient = self._model.trainable.gradient
         if number == 0:
             self.total.copy_(gradient)

@@ -30,14 +30,13 @@ class StepShape:
 
 
 def add_rotate_(qkv: Tensor, low_rank: Tensor, b: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """Compute qkv [T, QKV] += low_rank [T, 2r] @ b [QKV, 2r]^T in place. Then rotate qkv's query and key heads."""
+    """Compute qkv [T, QKV] += low_rank [T, 2r] @ b [QKV, 2r]^T. Then apply rotary embedding to the heads of q and k."""
     heads = config.num_heads + config.num_kv_heads
     ops.rope_add_rotate_(qkv, low_rank, b, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim)
 
 
 def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """Rotate the query and key heads of qkv [T, QKV] in place with plain torch operations. Used for a model without
-    LoRA."""
+    """Apply rotary embedding in place to the heads of q and k in qkv [T, QKV], in plain torch, for use without LoRA."""
     heads = config.num_heads + config.num_kv_heads
     naive.apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse=False)
 
@@ -47,9 +46,9 @@ def _sizes(shape: StepShape, config: ModelConfig) -> tuple[int, int, int, int, i
 
 
 def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Return attention's output [T, N*D], and the logarithm of the sum of exp(score) of each query [B, N, S].
+    """Return attention's output [T, N*D], and the logarithm of the sum of exp(score) of each query, [B, N, S].
 
-    qkv [T, QKV] with rotated query and key heads.
+    qkv [T, QKV]: query, key and value heads of each token, after the rotary embedding.
     """
     return ops.attention_forward(qkv, *_sizes(shape, config))
 
@@ -57,9 +56,9 @@ def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> tuple[Tensor,
 def backward(
     grad_output: Tensor, qkv: Tensor, output: Tensor, log_sum_exp: Tensor, shape: StepShape, config: ModelConfig
 ) -> Tensor:
-    """Return the gradient [T, QKV] of qkv before its rotation.
+    """Return the gradient [T, QKV] with respect to qkv as it was before the rotary embedding.
 
-    grad_output: the gradient [T, N*D] of attention's output. qkv: the argument of `forward`, with rotated query and key
-    heads. output, log_sum_exp: the results of `forward`.
+    grad_output: the gradient [T, N*D] of attention's output. qkv: the argument of `forward`, after the rotary
+    embedding. output, log_sum_exp: the results of `forward`.
     """
     return ops.attention_backward(grad_output, qkv, output, log_sum_exp, shape.cos, shape.sin, *_sizes(shape, config))

@@ -21,13 +21,13 @@ HELD_OUT_BATCHES = 2
 
 
 class BetweenSteps:
-    """Saves, loads and evaluates one opened trainer, captured or not, between its steps."""
+    """The saving, loading and evaluation of one opened trainer, captured or not, between its steps."""
 
     def __init__(self, capturing: CapturingTrainer) -> None:
         self.capturing, self.trainer = capturing, capturing.trainer
 
     def state(self) -> dict[str, Tensor]:
-        """Return, by name, every tensor through which earlier steps of the trainer affect later steps."""
+        """Return a checkpoint's tensors by name: every tensor through which earlier steps affect later steps."""
         optimizer = self.trainer.optimizer
         return {
             "parameters": self.trainer.trainable.flat,
@@ -67,8 +67,7 @@ class BetweenSteps:
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Return the mean loss (0-d) of the last two batches of the text. Buffers that training uses are not
-        changed."""
+        """Return the mean loss (0-d) of the last two batches of the text. Buffers of the training are not changed."""
         trainer, shape = self.trainer, self.trainer.static.shape
         last = trainer.data.distinct(trainer.mean_over // shape.seq_len, shape.seq_len)
         losses = []

@@ -24,8 +24,8 @@ from reference_impl.streams import Beside, StepStreams
 
 
 class BlockWeights:
-    """The frozen weights of a decoder block. Matrices are [outputs, inputs]. The matrices of a group are dequantized
-    together."""
+    """The frozen weights of a decoder block. Each matrix is [outputs, inputs]. The matrices of one `MatrixGroup` are
+    dequantized together."""
 
     def __init__(
         self,
@@ -49,15 +49,15 @@ class BlockContext:
     """The tensors of the forward pass that the backward pass needs. In a captured step these tensors have fixed
     addresses."""
 
-    residual_in: Tensor  # [T, H]
-    rstd_in: Tensor  # [T]
+    residual_in: Tensor  # [T, H]: the residual stream before attention
+    rstd_in: Tensor  # [T]: rstd of attention's norm
     low_rank: Tensor  # [T, 2r]: product of the normed input and the scaled A factors of q and v
     qkv: Tensor  # [T, QKV], after the rotation
     attended: Tensor  # [T, N*D]: attention's output
     log_sum_exp: Tensor  # [B, N, S]: logarithm of the sum of exponentials of attention's scores
-    residual_mid: Tensor  # [T, H]
-    rstd_mid: Tensor  # [T]
-    gate_up: Tensor  # [T, 2I]
+    residual_mid: Tensor  # [T, H]: the residual stream before the MLP
+    rstd_mid: Tensor  # [T]: rstd of the MLP's norm
+    gate_up: Tensor  # [T, 2I]: input of SwiGLU
 
     def tensors(self) -> list[Tensor]:
         return [
@@ -93,8 +93,8 @@ class Block:
         self.adapters = adapters
         self.weights = weights
         self.trainable = trainable
-        # If set, this function computes LoRA's backward products, one at a time, instead of the fused kernels.
-        # `reference_impl.gemm.install` sets this function.
+        # If set, this function computes each of LoRA's two backward products. If None, fused kernels compute both at
+        # once. `reference_impl.gemm.install` sets this function.
         self.write_product_: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
     def forward(
@@ -162,11 +162,11 @@ class Block:
     ) -> tuple[Tensor, Beside[None]]:
         """Return the gradient [T, H] of the block's input, and write the gradients of the block's parameters.
 
-        The parameters' gradients are complete after the caller has called `take` of the second result. LoRA's gradients
-        are in buffers that `reference_impl.lora.Trainable` describes. grad [T, H]: the gradient of the block's output.
-        dense: the source of the dense weights; its next matrices must be those of this block's
-        `BlockWeights.backward_groups`. consume: True lets the gradient of gate_up overwrite gate_up, so that the
-        largest activation needs no second buffer.
+        The second stream may still write the parameters' gradients: they are complete when `take` of the second result
+        has returned. LoRA's gradients are in buffers that `reference_impl.lora.Trainable` describes. grad [T, H]: the
+        gradient of the block's output. dense: the source of the dense weights; its next matrices must be those of this
+        block's `BlockWeights.backward_groups`. consume: if True, the gradient of gate_up (the largest activation)
+        overwrites gate_up, so that it needs no buffer of its own.
         """
         trainable = self.trainable
         grad_gate_up = ops.down_swiglu_backward(
@@ -210,7 +210,7 @@ class Block:
         residual: Tensor,
         gain_partials: Tensor,
     ) -> None:
-        """Write the three gradient buffers of `LayerTrainable`. For the arguments see `backward` and `BlockContext`."""
+        """Write `grad_a`, `grad_b`, `grad_norms` of `LayerTrainable`. Arguments: see `backward` and `BlockContext`."""
         trainable = self.trainable
         write_product_ = self.write_product_
         if write_product_ is None:
@@ -219,8 +219,8 @@ class Block:
             return
         ops.rms_norm_reduce_gains(gain_partials, trainable.grad_norms)
         write_product_(trainable.grad_b, grad_qkv.t(), low_rank)
-        # The forward pass did not keep the normed input, which is x * rstd * gain. Therefore use x in its place, and
-        # multiply rstd into the other factor. The gain is multiplied into the products of all layers later, in one
-        # launch.
+        # The forward pass did not keep the normed input, which is `residual` * rstd * gain. Therefore multiply
+        # `residual` in its place, and `grad_low_rank` by rstd. `finish_gradients` multiplies the gain into the products
+        # of all layers, in one launch.
         scaled = torch.mul(grad_low_rank, rstd[:, None], out=torch.empty_like(grad_low_rank))
         write_product_(trainable.grad_a, scaled.t(), residual)

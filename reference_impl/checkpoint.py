@@ -1,7 +1,7 @@
 """Provide the frozen weights: from a directory in the Hugging Face layout, or as seeded random numbers.
 
 Both sources have the method `tensor(name)`, for the names that Qwen2 and Llama checkpoints use. Each call returns one
-tensor. Therefore only one dense matrix exists at any time while a quantized model is built.
+tensor. So only one matrix, such as qkv, and its parts are dense at any time while a quantized model is built.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WeightSource(Protocol):
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return a dictionary from name to shape of all tensors that a checkpoint for ``config`` must contain."""
+    """Return a dictionary from name to shape, for all tensors that a checkpoint for ``config`` must contain."""
     hidden, wide = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
     if not config.tie_word_embeddings:
@@ -77,7 +77,7 @@ class RandomWeights:
 def read_config(directory: Path) -> ModelConfig:
     """Return the model's configuration from ``config.json`` in ``directory``.
 
-    Raises `ReferenceImplError` if the file cannot be used or this trainer cannot train the model.
+    Raises `ReferenceImplError` if the file cannot be used, or if this trainer cannot train the model in the file.
     """
     path = directory / "config.json"
     raw = read_json(path, "give a directory with a Hugging Face model")
@@ -154,10 +154,10 @@ class CheckpointWeights:
                 raise ReferenceImplError(
                     str(self._file_of[name]),
                     f"tensor {name} has shape {found[name]}",
-                    f"config.json requires {shape}; fetch both again",
+                    f"config.json requires {shape}; fetch both files again",
                 )
-        # Allow two kinds of additional tensors. A checkpoint with a tied embedding may contain the embedding again as
-        # the head. Old Llama files contain tables of the rotary embedding.
+        # Allow two kinds of tensors that the model does not read. If the head is the embedding, a checkpoint may
+        # contain the embedding again as the head. Old Llama files contain tables of the rotary embedding.
         for name in found.keys() - expected.keys():
             if name != HEAD and not name.endswith("rotary_emb.inv_freq"):
                 raise ReferenceImplError(
@@ -172,18 +172,18 @@ class CheckpointWeights:
             with safe_open(path, framework="pt", device="cpu") as file:
                 tensor: Tensor = file.get_tensor(name)
         except (OSError, SafetensorError) as error:
-            raise ReferenceImplError(str(path), f"tensor {name} cannot be read ({error})", "fetch it again") from error
+            raise ReferenceImplError(str(path), f"tensor {name} is unreadable ({error})", "replace the file") from error
         return tensor.to(self._device)
 
 
 def _weight_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
     if index.is_file():
-        content = read_json(index, "fetch it again")
+        content = read_json(index, "fetch the file again")
         try:
             names = sorted({_plain_name(name) for name in content["weight_map"].values()})
         except (KeyError, TypeError, AttributeError) as error:
-            raise ReferenceImplError(str(index), f"is not a valid shard index ({error})", "fetch it again") from error
+            raise ReferenceImplError(str(index), f"is not a valid shard index ({error})", "replace the file") from error
         return [directory / name for name in names]
     return [directory / "model.safetensors"]
 
@@ -205,7 +205,7 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(path, framework="pt", device="cpu") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no iterator
     except (OSError, SafetensorError) as error:
-        raise ReferenceImplError(str(path), f"is not a valid safetensors file ({error})", "fetch it again") from error
+        raise ReferenceImplError(str(path), f"is not a valid safetensors file ({error})", "replace the file") from error
     return shapes
 
 

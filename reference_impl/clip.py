@@ -2,8 +2,8 @@
 
 scale = min(1, max_norm / (norm + 1e-6)) for each group, as in `torch.nn.utils.clip_grad_norm_`. A group is one layer,
 or the whole model if the clip is global. The fused clip keeps norm and scale in device memory, and needs three launches
-and no host sync for each step. The synchronizing clip is the unoptimized counterpart of the fused clip. For each tensor
-it copies one number to the host, so it copies six numbers for each layer.
+and no host sync for each step. The synchronizing clip is the unoptimized counterpart of the fused clip. It copies one
+number for each tensor to the host, which is six numbers for each layer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class TensorSpan:
-    """The place of a tensor's gradient in the flat buffer, the tensor's layer, and the index of its first partial
-    sum."""
+    """The place of a tensor's gradient in the flat buffer, the tensor's layer, and the index of the tensor's first part
+    in `ClipPlan`."""
 
     offset: int
     size: int
@@ -35,16 +35,16 @@ class TensorSpan:
 
 @dataclass(frozen=True)
 class ClipPlan:
-    """Divides the flat buffer into P parts of at most 1024 elements, and these parts into G groups.
+    """The division of the flat buffer into P parts of at most 1024 elements, and of these parts into G groups.
 
     A group consists of consecutive parts. The sum of squares of one part is called a partial sum.
     """
 
     spans: tuple[TensorSpan, ...]
-    starts: Tensor  # int64 [P]: index of the first element of each partial sum
-    counts: Tensor  # int32 [P]: number of elements of each partial sum
-    groups: Tensor  # int32 [P]: group of each partial sum
-    # int32 [G + 1]: the partial sums of group g are those from group_starts[g] up to group_starts[g + 1], exclusive
+    starts: Tensor  # int64 [P]: index of the first element of each part in the flat buffer
+    counts: Tensor  # int32 [P]: number of elements of each part
+    groups: Tensor  # int32 [P]: group of each part
+    # int32 [G + 1]: group g has the parts from group_starts[g] up to, but not including, group_starts[g + 1]
     group_starts: Tensor
 
     @classmethod
@@ -77,7 +77,7 @@ class ClipPlan:
 
 
 class GradientClip:
-    """Clips a flat gradient in place. ``norms`` (before the clip) and ``scales`` of groups [G] stay on the device."""
+    """The clip of a flat gradient, in place. ``norms`` (before the clip) and ``scales`` [groups] stay on the device."""
 
     def __init__(self, sizes: Sequence[int], layers: Sequence[int], config: TrainConfig, device: torch.device) -> None:
         self.plan = ClipPlan.build(sizes, layers, config.clip_scope, device)
@@ -89,7 +89,7 @@ class GradientClip:
         self._config = config
 
     def apply_(self, gradient: Tensor) -> None:
-        """Clip ``gradient`` [n] in place, by the fused or the synchronizing clip as configured."""
+        """Clip ``gradient`` [elements] in place, by the fused or the synchronizing clip as configured."""
         if self._config.clip_mode == "fused":
             self._apply_fused_(gradient)
         else:
@@ -102,7 +102,7 @@ class GradientClip:
         ops.clip_scale_apply_(gradient, self.scales, plan.starts, plan.counts, plan.groups)
 
     def _apply_synchronizing_(self, gradient: Tensor) -> None:
-        """Clip with one host sync for each tensor that has elements. Write norms and scales without a further sync."""
+        """Clip with one host sync for each tensor that has elements. Write norms and scales without another sync."""
         squares = [0.0] * self.norms.numel()
         for span in self.plan.spans:
             if span.size:
@@ -110,7 +110,7 @@ class GradientClip:
         scales: list[float] = []
         for group, square in enumerate(squares):
             norm = math.sqrt(square)
-            # With its arguments in this order, min() returns NaN if the first argument is NaN.
+            # Keep this order of arguments: min() returns NaN if its first argument is NaN.
             scales.append(min(self._config.max_norm / (norm + EPS), 1.0))
             self.norms[group].fill_(norm)
             self.scales[group].fill_(scales[group])

@@ -1,4 +1,4 @@
-"""Comparisons of kernels for `kernel_match`: the fused clip, per layer and global, and the gradients of norm gains."""
+"""Comparisons for `kernel_match` claims: kernels of the fused clip (per layer, global) and of norm gains' gradients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ GAIN_OPERATION = "rms_norm.gain_gradient"
 # Sizes of six tensors in each of three layers: less than, exactly and more than the 1024 elements of one partial sum,
 # single elements, and empty tensors. The second layer has only empty tensors, so its norm is exactly 0.
 RAGGED_LAYERS = ((1500, 0, 7, 1, 1024, 33), (0, 0, 0, 0, 0, 0), (5, 1025, 0, 64, 3, 2))
-RAGGED_ROWS = (67, 36)  # number of tokens, hidden size
-# The gradients of every second layer, from the third layer on, are multiplied by this factor. The norms of these layers
-# are then below the threshold, so the clip does not change these gradients.
+RAGGED_ROWS = (67, 36)  # number of tokens and hidden size of the other gain comparisons
+# Factor on the gradients of every second layer, from the third layer on. It makes the norms of these layers smaller
+# than the threshold, so the clip does not change their gradients.
 _SMALL_LAYER = 1e-3
 _SEED = 477
 
@@ -38,7 +38,7 @@ def clip_comparisons(
 ) -> Iterator[KernelComparison]:
     """Yield float32 comparisons of the clip, for the model's tensors (six in each layer) and for `RAGGED_LAYERS`.
 
-    magnitudes: typical sizes of the gradients' elements, each with its own comparison. rank: LoRA's rank.
+    magnitudes: standard deviations of the gradients' elements; each gives its own comparison. rank: LoRA's rank.
     """
     in_a_step = tuple(math.prod(shape) for shape in layer_shapes(model, rank).values())
     for layers in ((in_a_step,) * model.num_layers, RAGGED_LAYERS):
@@ -58,8 +58,8 @@ def _clip(
     parts = torch.split(flat, [sum(layer) for layer in layers])
     for part in parts[2::2]:
         part.mul_(_SMALL_LAYER)
-    # Use half of the smallest norm of the layers whose gradients are not multiplied by `_SMALL_LAYER`. The clip is then
-    # active in these layers.
+    # Let the threshold be half of the smallest norm among the layers whose gradients are not multiplied by
+    # `_SMALL_LAYER`. The clip is then active in these layers.
     max_norm = 0.5 * magnitude * math.sqrt(sum(layers[0]))
 
     def run(kernels: KernelTable, outputs: Mapping[str, Tensor]) -> None:
@@ -103,7 +103,7 @@ def gain_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Yield comparisons of the gradient of a norm's gain, for sums over `tokens` rows and over `RAGGED_ROWS`."""
+    """Yield comparisons of the gradient of a norm's gain, a sum over tokens, for [tokens, hidden] and `RAGGED_ROWS`."""
     for rows, width in ((tokens, hidden), RAGGED_ROWS):
         for dtype in dtypes:
             for magnitude in magnitudes:

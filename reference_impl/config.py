@@ -94,7 +94,7 @@ class ModelConfig:
 
     @property
     def qkv_dim(self) -> int:
-        """Return the number of rows of the fused projection matrix: query, key and value heads in this order."""
+        """Return the number of rows of the fused projection to query, key and value heads (in this order)."""
         return self.query_dim + 2 * self.kv_dim
 
 
@@ -142,13 +142,13 @@ class TrainConfig:
     ``weight_decay``: applied to every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
     ``data``: a text file or folder; None means the text in `reference_impl/text/`.
     ``micro_batches``: the number of equal parts of a batch that are processed one after the other for one update.
-    ``loss_chunk``: the number of tokens whose logits exist at one time. None means 512, or 1024 in FP8. Products in FP8
-    take half the time. With twice as many tokens for each launch, the launches keep the same share of the time.
+    ``loss_chunk``: the number of tokens whose logits exist at one time. None means 512, or 1024 in FP8. A product in
+    FP8 takes half the time, so 1024 tokens give launches the same share of the time as 512 without FP8.
     ``weights``: "nf4" dequantizes the frozen matrices at each use. "nf4_dense" dequantizes the same values once and
-    keeps them, in four times the memory. "full" keeps the weights as they were read.
-    ``gemm``: the path of the backward products, see `reference_impl.gemm`.
-    ``precision``: the number format of the operands of products with frozen weights, FP8 (`reference_impl.fp8`) or
-    ``dtype``.
+    keeps them, in four times the memory. "full" keeps the weights without rounding them to NF4.
+    ``gemm``: the code that computes the backward products, see `reference_impl.gemm`.
+    ``precision``: the number format of the operands of products with frozen weights: "fp8" (`reference_impl.fp8`), or
+    "dtype" for the format in the setting ``dtype``.
     ``adapters``: False leaves LoRA out of the forward pass; its factors still exist, with the same initial values.
     """
 

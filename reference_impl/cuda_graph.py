@@ -27,15 +27,15 @@ from reference_impl.trainer import Trainer
 
 SCOPES = ("none", "step", "backward")
 # Largest number of tokens of a step that uses a second stream. With more tokens, one stream fills the GPU. On an H200,
-# the second stream saved 0.6 ms of the 10.2 ms of a step of 512 tokens, and 0.17 ms of the 26.8 ms of a step of 2048
-# tokens, where it needed 0.19 GiB. In FP8 it saved 1.7 ms of the 20.6 ms of a step of 2048 tokens, but added 1.2 ms to
-# the 76.1 ms of a step of 8192 tokens.
+# the second stream saved 0.6 ms of the 10.2 ms of a step of 512 tokens. Of the 26.8 ms of a step of 2048 tokens it
+# saved only 0.17 ms, and took 0.19 GiB of memory. In FP8 it saved 1.7 ms of the 20.6 ms of a step of 2048 tokens, but
+# added 1.2 ms to the 76.1 ms of a step of 8192 tokens.
 MOST_TOKENS_OVERLAPPED = 1024
 MOST_TOKENS_OVERLAPPED_IN_FP8 = 2048
 
 
 class GraphKey(NamedTuple):
-    """Everything in which two graphs of a step can differ. The sequence length alone does not identify a graph."""
+    """A captured step's key: every size and setting in which two graphs can differ, not only the sequence length."""
 
     batch_size: int
     seq_len: int
@@ -53,8 +53,8 @@ def scope_from_environment() -> str:
 
 
 class TracedReplay:
-    """A step that was recorded without CUDA. In the scope `backward`, the forward pass is not recorded: each replay
-    executes its code."""
+    """A step that was recorded without CUDA. In the scope `backward`, the recording does not contain the forward pass:
+    each replay executes the code of the forward pass."""
 
     def __init__(self, trainer: Trainer, scope: str, static: State) -> None:
         self._forward: Callable[[], Tensor] | None = None
@@ -80,8 +80,7 @@ class TracedReplay:
 
 
 def _with_marker(trainer: Trainer) -> Tensor:
-    """Run backward, clip and optimizer of the step. Return a tensor that is not used, because a recorded function must
-    return one."""
+    """Run the step's backward, clip and optimizer. Return an unused tensor, as a recorded function must return one."""
     trainer.backward_body()
     return trainer.clip.norms.sum()
 
@@ -91,11 +90,11 @@ def _addresses(static: State) -> dict[str, int]:
 
 
 class CapturingTrainer:
-    """Trains by replaying captured steps. Each `GraphKey` has one captured step.
+    """A trainer that trains by replaying captured steps. Each `GraphKey` has one captured step.
 
     If there are more than `capacity` captured steps, the least recently used step is dropped. If a capture fails,
     `record()` reports the failure and training continues without captures. All graphs share one memory pool and one
-    stream. Therefore memory stays bounded, even if steps are captured again many times.
+    stream. Therefore the memory of graphs stays bounded, even if steps are captured again many times.
     """
 
     def __init__(self, trainer: Trainer, scope: str | None = None, capacity: int = 8) -> None:
@@ -176,7 +175,7 @@ class CapturingTrainer:
         trainer = self.trainer
         bodies = {"step": trainer.body}
         if self.scope == "backward":
-            trainer.forward_body()  # this creates the static activations that both graphs use
+            trainer.forward_body()  # create the static activations that both graphs use
             bodies = {"forward": trainer.forward_body, "backward": trainer.backward_body}  # type: ignore[dict-item]
         captured = CapturedStep(
             bodies, trainer.state_tensors, self._static_of_current_shape(), pool=self._pool, stream=self._stream
@@ -192,7 +191,7 @@ class CapturingTrainer:
         return TracedReplay(self.trainer, self.scope, self._static_of_current_shape())
 
     def _static_of_current_shape(self) -> State:
-        """Return a function that returns, by name, the buffers that a capture of the current shape uses."""
+        """Return a function. It returns, by name, the buffers that a capture of the current shape uses."""
         trainer, static = self.trainer, self.trainer.static
 
         def named() -> dict[str, Tensor]:
@@ -201,7 +200,7 @@ class CapturingTrainer:
         return named
 
     def record(self) -> CaptureRecord:
-        """Return a record for the harness: captures, replays, uncaptured steps, a failure, and buffers' addresses."""
+        """Return a record for the harness: captures, replays and uncaptured steps, a failure, buffers' addresses."""
         mechanism = "cuda_graph" if self._on_gpu else "traced"
         graphs: dict[str, int] = {}
         now: dict[str, int] = {}
@@ -238,8 +237,8 @@ class CapturingTrainer:
             self._drop(captured)
         self._cache.clear()
         if self._on_gpu and self.scope != "none":
-            # Take a new memory pool, because torch deletes a pool together with the last graph that uses it. If a
-            # capture used a deleted pool, an assertion in torch's pinned-memory allocator would fail.
+            # Take a new memory pool, because torch deletes the old pool together with the last graph that uses it. A
+            # capture with a deleted pool fails at an assertion in torch's pinned-memory allocator.
             self._pool = graph_pool_handle()
 
     @staticmethod

@@ -38,7 +38,7 @@ def default_text() -> bytes:
 
 
 def read_text(data: str | None) -> bytes:
-    """Return the bytes of the file ``data``, or of all files in the folder ``data``, in the order of their paths.
+    """Return the bytes of the file ``data``, or of all files in the folder ``data``, in the order of the files' paths.
 
     None means the default text. Raises `ReferenceImplError` if there is no such file.
     """
@@ -85,8 +85,8 @@ def window_order(seed: int, number: int, windows: int) -> Tensor:
 
 
 class TextBatches:
-    """Batches of windows of the text. The last token of a window is only a target in this window, and the first input
-    of the next window.
+    """Batches of windows of the text. In a window, every token but the last is an input, and every token but the first
+    is a target. The last token is also the first input of the next window.
 
     A pass over the text uses each window at most once. Each pass has its own order, which depends on the seed.
     """

@@ -6,9 +6,9 @@ different numbers of tokens. All trainable gradients are in one flat buffer, so 
 all-reduce runs before the clip. Therefore every rank clips the same gradient by the same norms, and all models stay
 bitwise equal.
 
-The order of additions does not matter for two ranks, because addition commutes. With more ranks NCCL chooses the order,
-and chooses the same order for every call with the same size. The NVLink switch can also compute sums (NVLS), but in an
-order that software cannot know. NVLS is therefore switched off.
+With two ranks, the order of additions does not change the sum, because addition commutes. With more ranks NCCL chooses
+the order, and chooses the same order for every call with the same size. The NVLink switch can also compute sums (NVLS),
+but in an order that software cannot know. NVLS is therefore switched off.
 
 The all-reduce is torch's functional all-reduce: one operator starts the sum, and a second operator waits for the
 result. A CUDA graph captures both operators, and a traced recording repeats both. (`torch.distributed.all_reduce` waits
@@ -25,7 +25,7 @@ from harness.system.ranks import rank, share, world_size
 
 
 class Ranks:
-    """The number of this process's rank, and the number of all ranks that train together, from torch's default process
+    """The number of this process's rank, and the count of all ranks that train together, from torch's default process
     group."""
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class Ranks:
         return cls() if world_size() > 1 else None
 
     def rows(self, batch: Tensor) -> Tensor:
-        """Return this rank's rows [B / ranks, S] of a whole batch [B, S]. Rank 0 gets the first rows."""
+        """Return this rank's share [B / ranks, S] of the rows of a whole batch [B, S]. Rank 0 gets the first rows."""
         return batch[share(batch.shape[0])]
 
     def sum_(self, tensor: Tensor) -> None:
-        """Replace ``tensor`` by its sum over all ranks. The current stream waits for the sum. On a GPU the host does
+        """Replace ``tensor`` by its sum over all ranks. The current stream waits for this sum. On a GPU the host does
         not wait."""
         functional = torch.ops._c10d_functional
         functional.wait_tensor(functional.all_reduce_(tensor, "sum", self._group))

@@ -1,7 +1,7 @@
 """Dense copies of the frozen matrices, in the order in which a forward or backward pass uses them.
 
-Quantized matrices that are used close together share one buffer and are dequantized by one launch. If there is a second
-stream, it dequantizes the next group while the main stream computes.
+Quantized matrices that a pass uses close together form a group: they share one buffer, and one launch dequantizes them.
+If there is a second stream, it dequantizes the next group while the main stream computes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from reference_impl.streams import StepStreams
 
 Value = TypeVar("Value")
 
-# The kernel requires that the scales of every matrix of a group begin at a multiple of 16 bytes. The scales of this
-# number of elements take 16 bytes.
+# Number of elements of a quantized matrix whose scales together take 16 bytes. In the buffer of a group, the kernel
+# requires that the scales of every matrix begin at a multiple of 16 bytes.
 _ALIGNED_ELEMENTS = 4 * BLOCK
 
 
@@ -61,7 +61,7 @@ class MatrixGroup:
 
 
 class Ahead(Generic[Value]):
-    """Values that a forward or backward pass uses one after the other.
+    """Values that a forward or backward pass takes one after the other.
 
     A value is computed when the pass takes it, or earlier on the second stream if the pass calls `ahead`.
     """
@@ -75,14 +75,14 @@ class Ahead(Generic[Value]):
             stage.start()
 
     def take(self) -> Value:
-        """Return the next value. This object keeps no reference to the value, so its memory is freed when the caller
-        drops the value."""
+        """Return the next value. This object keeps no reference to the value, so the value's memory is freed when the
+        caller drops the value."""
         return self._stages.popleft().take()
 
 
 class DenseWeights(Ahead[tuple[Tensor, ...]]):
-    """The dense matrices for a forward or backward pass over the model. Each value contains the matrices of one
-    group."""
+    """The dense matrices for a forward or backward pass over the model. Each call of `take` returns the matrices of one
+    `MatrixGroup`."""
 
     def __init__(self, groups: Iterable[MatrixGroup], dtype: torch.dtype, streams: StepStreams) -> None:
         super().__init__((partial(group.dense, dtype) for group in groups), streams)

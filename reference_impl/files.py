@@ -8,7 +8,7 @@ from typing import Any
 
 from reference_impl.errors import ReferenceImplError
 
-TEXT_LIMIT = 4 * 2**30  # largest size of all text files together, in bytes; all bytes are in memory twice
+TEXT_LIMIT = 4 * 2**30  # largest size of all text files together, in bytes; memory holds all bytes twice
 JSON_LIMIT = 64 * 2**20
 
 

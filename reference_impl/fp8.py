@@ -3,11 +3,11 @@
     product[m, n] = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
 
 M, N: rows of the operands a, b. K: their columns, which are summed over. Each row has its own scale. The kernel that
-writes a row computes the scale from the row itself, or from a bound of the row that is known in advance. Therefore
-nothing waits for the host. Gradients are e4m3, too. A row holds the gradient of one token, and e4m3 represents values
-down to 2^-16 of the row's largest value. e4m3 has three bits of fraction and e5m2 two, so the rounding error of e4m3 is
-half as large. On a CUDA device, torch's scaled product or `kernels/fp8_products` computes the products. On other
-devices, plain torch computes the same products in fp32.
+writes a row computes the scale from the row itself, or from an upper bound of the row's values that is known in
+advance. Therefore nothing waits for the host. Gradients are e4m3, too, except the logits' gradient: a row holds the
+gradient of one token, and e4m3 represents values down to 2^-16 of the row's largest value. e4m3 has three bits of
+fraction and e5m2 two, so the rounding error of e4m3 is half as large. On a CUDA device, torch's scaled product or
+`kernels/fp8_products` computes the products. On other devices, plain torch computes the same products in fp32.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from reference_impl.kernels.nf4 import naive as nf4
 from reference_impl.kernels.nf4.naive import BLOCK
 from reference_impl.nf4 import FrozenMatrix, QuantizedMatrix
 
-# Largest number of terms for which fast accumulation is used. Hopper's tensor cores add FP8 products with about 14
-# bits. Without fast accumulation, the library adds these sums to fp32 sums after every 128 products. With fast
+# Largest number of terms of a sum for which fast accumulation is used. Hopper's tensor cores add FP8 products with
+# about 14 bits. Without fast accumulation, the library adds these sums to fp32 sums after every 128 products. With fast
 # accumulation, the products of a decoder block differ from exact sums of the same operands by 0.2 %, or by 0.4 % for
 # sums of 17,920 terms. The rounding of the operands causes a much larger error, 3.7 %. Therefore the products of the
 # decoder blocks, with at most 17,920 terms, use fast accumulation, which saves an eighth of their time. The input
@@ -35,10 +35,10 @@ MOST_TERMS_FAST = 32768
 
 @dataclass(frozen=True)
 class ScaledRows:
-    """A matrix in FP8. The value of an element is its entry in ``data`` multiplied by the scale of its row."""
+    """A matrix in FP8. An element's value is its number in ``data`` multiplied by the scale of the element's row."""
 
     data: Tensor  # e4m3 or e5m2, [rows, cols]; the last dimension is summed
-    scale: Tensor  # f32 [rows]; or 0-d, if each operand of the product has one scale for all rows
+    scale: Tensor  # f32 [rows]; or 0-d, if both operands of a product have a single scale for all rows
     norm: Tensor | None = None  # f32 [rows]: Euclidean norms before the rounding; None if they are not needed
 
     @classmethod
@@ -51,8 +51,9 @@ class ScaledRows:
 class Fp8Matrix:
     """A frozen NF4 weight [outputs, inputs] that is converted to FP8 at each use, either untransposed or transposed.
 
-    The values of NF4 codes are in [-1, 1]. No element of a row therefore exceeds the row's largest absmax, which is the
-    largest absolute value of a block of 64 elements. The scales can therefore be computed when the weight is loaded.
+    The values of NF4 codes are in [-1, 1]. The absmax of a block is the largest absolute value of its 64 elements. No
+    element of a row therefore exceeds the row's largest absmax, so the scales can be computed when the weight is
+    loaded.
     """
 
     source: QuantizedMatrix
@@ -86,9 +87,9 @@ class Fp8Matrix:
         return ScaledRows(data, self.column_scale)
 
 
-# An upper bound of the factor by which the norm of a row can grow in one rounding to e4m3 and one to bfloat16.
+# One rounding to e4m3 and one to bfloat16 together increase a row's norm at most by this factor.
 _ROUNDED = 1.07
-# The largest slope of silu, which it has near 2.4.
+# The largest slope of the function silu(x), at x near 2.4.
 _STEEPEST = 1.1
 
 
@@ -96,8 +97,8 @@ _STEEPEST = 1.1
 class MlpLimits:
     """Two factors, f32 [1] each, from which upper bounds of SwiGLU's results are computed (see `kernels/fp8_products`).
 
-    A bound is a factor multiplied by the norms of rows. The bounds follow from the Cauchy-Schwarz inequality, for every
-    column of the MLP: |gate| <= |x| |W_gate| and |grad_act| <= |grad| |W_down|.
+    A bound for a token is a factor multiplied by the norms of the token's rows. It follows from the Cauchy-Schwarz
+    inequality, for every column of the MLP: |gate| <= |x| |W_gate| and |grad_act| <= |grad| |W_down| (W: its weights).
     """
 
     forward: Tensor
@@ -105,11 +106,11 @@ class MlpLimits:
 
     @classmethod
     def of(cls, gate_up: QuantizedMatrix, down: QuantizedMatrix) -> MlpLimits:
-        """Return both factors for the weights gate_up [2I, H] and down [H, I].
+        """Return both factors for the weights gate_up [2I, H] and down [H, I]; I: columns of the MLP, H: hidden size.
 
         `forward` is the largest |row i of gate| * |row i of up| over the I columns of the MLP. `backward` is the
-        largest |column i of down| * max(1.1 |row i of up|, |row i of gate|). Both include a margin of 7 % for each of
-        four roundings.
+        largest |column i of down| * max(1.1 |row i of up|, |row i of gate|). |v| is the Euclidean norm of v. Both
+        factors include a margin of 7 % for each of four roundings.
         """
         gate, up = _dense(gate_up).norm(dim=1).chunk(2)
         columns = _dense(down).norm(dim=0)
@@ -121,14 +122,14 @@ class MlpLimits:
 def _dense(matrix: QuantizedMatrix) -> Tensor:
     """Return the matrix in f32.
 
-    Plain torch operations compute it. A kernel would have to be in the kernel plan, and the plan contains only kernels
-    that steps launch.
+    Plain torch operations compute the matrix. A kernel would have to be in the kernel plan, and the plan contains only
+    kernels that steps launch.
     """
     return nf4.dequantize(matrix.codes, matrix.absmax, matrix.rows, matrix.cols, torch.float32)
 
 
 class Fp8Products:
-    """Multiplies in FP8 and counts the products. A product that cannot run in FP8 raises an error."""
+    """The object that computes products in FP8 and counts them. A product that cannot run in FP8 raises an error."""
 
     def __init__(self, dtype: torch.dtype, most_terms_fast: int = MOST_TERMS_FAST) -> None:
         self.dtype = dtype
@@ -138,7 +139,7 @@ class Fp8Products:
     def multiply(self, a: ScaledRows, b: ScaledRows, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Return a @ b^T (+ bias) [M, N] in the compute dtype; a [M, K], b [N, K], bias [N].
 
-        If ``out`` is given, the result is written to it.
+        If ``out`` is given, the result is written to ``out``.
         """
         self.count += 1
         if a.data.device.type != "cuda":
@@ -156,15 +157,14 @@ class Fp8Products:
         )
 
     def serves(self, x: ScaledRows, intermediate: int) -> bool:
-        """Return True if fused kernels can compute the products before and after SwiGLU, for x [T, H] in FP8 with row
-        norms."""
+        """Return True if x has norms of its rows, and fused kernels support the products around SwiGLU for x."""
         return x.norm is not None and ops.fp8_serves(x.data, intermediate, self.dtype)
 
     def up_swiglu(self, x: ScaledRows, weight: ScaledRows, limits: MlpLimits) -> tuple[Tensor, ScaledRows]:
-        """Return gate_up = x W^T [T, 2I] in the compute dtype, and silu(gate) * up [T, I] in FP8.
+        """Return gate_up = x W^T [tokens, 2I] in the compute dtype, and silu(gate) * up [tokens, I] in FP8.
 
-        x [T, H]; weight [2I, H], with the rows of gate first. One fused kernel computes both if `serves` returns True,
-        otherwise two kernels do.
+        I: intermediate size. x [tokens, hidden]; weight [2I, hidden], with the rows of gate first. One fused kernel
+        computes both results if `serves` returns True. Otherwise a product and a kernel of SwiGLU do.
         """
         if x.norm is None or not self.serves(x, weight.data.shape[0] // 2):
             gate_up = self.multiply(x, weight)
@@ -176,10 +176,11 @@ class Fp8Products:
     def down_swiglu_backward(
         self, grad: ScaledRows, weight: ScaledRows, gate_up: Tensor, input_norm: Tensor, limits: MlpLimits
     ) -> ScaledRows:
-        """Return the gradient [T, 2I] of gate_up in FP8. One fused kernel computes it if `serves` returns True.
+        """Return the gradient [tokens, 2I] of gate_up in FP8. One fused kernel computes it if `serves` returns True.
 
-        grad [T, H]: gradient of the MLP's output. weight [I, H]: W_down transposed. gate_up [T, 2I]. input_norm f32
-        [T]: the norms of the rows from which gate_up was computed.
+        I: intermediate size. grad [tokens, hidden]: gradient of the MLP's output. weight [I, hidden]: W_down
+        transposed. gate_up [tokens, 2I]. input_norm f32 [tokens]: the norms of the rows from which gate_up was
+        computed.
         """
         if grad.norm is None or not self.serves(grad, weight.data.shape[0]):
             return ScaledRows(*ops.fp8_swiglu_backward(self.multiply(grad, weight), gate_up))
@@ -197,7 +198,7 @@ _VALUES = {
 
 
 def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype, out: Tensor | None) -> Tensor:
-    """Return the same product as `Fp8Products.multiply`, in ``dtype``, computed with torch's fp32 product."""
+    """Return the product that `Fp8Products.multiply` would return, in ``dtype``, computed with torch's fp32 product."""
     product = _float(a.data) @ _float(b.data).t()
     product = product * (a.scale if a.scale.dim() == 0 else a.scale[:, None]) * b.scale
     if bias is not None:
@@ -206,5 +207,5 @@ def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype,
 
 
 def _float(data: Tensor) -> Tensor:
-    """Return ``data``, which is e4m3 or e5m2, in fp32. On a CPU this uses a table, which is four times as fast."""
+    """Return ``data``, which is e4m3 or e5m2, in fp32. On a CPU a lookup table takes a quarter of torch's time."""
     return _VALUES[data.dtype].index_select(0, data.view(torch.uint8).flatten().int()).view(data.shape)

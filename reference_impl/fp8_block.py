@@ -25,7 +25,7 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class Fp8Context(BlockContext):
-    """A `BlockContext` with an additional ``norm_mid`` f32 [T], the norms of gate_up's input rows."""
+    """A `BlockContext` with ``norm_mid`` f32 [tokens]: Euclidean norms of the rows from which gate_up is computed."""
 
     norm_mid: Tensor
 
@@ -35,7 +35,7 @@ class Fp8Context(BlockContext):
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient [T, H] of the residual stream: ``value`` in the compute dtype, ``rows`` in FP8."""
+    """The gradient [tokens, hidden] of the residual stream: ``value`` in the compute dtype, ``rows`` in FP8."""
 
     value: Tensor
     rows: ScaledRows
@@ -64,8 +64,8 @@ class Fp8Block(Block):
     def forward_fp8(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, weights: Ahead[ScaledRows]
     ) -> tuple[Tensor, Tensor, Fp8Context]:
-        """Do the same as `Block.forward`, in FP8. weights: the source of the weights; its next values must be the
-        weights in `in_forward`."""
+        """Do the same as `Block.forward`, with products of frozen weights in FP8. weights: the source of these weights;
+        its next values must be those that the functions in this block's `in_forward` make."""
         config, trainable, multiply = self.config, self.trainable, self.products.multiply
         eps = config.rms_norm_eps
         first, added = (residual, None) if branch is None else (branch, residual)
@@ -99,8 +99,8 @@ class Fp8Block(Block):
         weights: Ahead[ScaledRows],
         streams: StepStreams,
     ) -> tuple[Gradient, Beside[None]]:
-        """Do the same as `Block.backward`, in FP8. weights: the source of the weights; its next values must be the
-        weights in `in_backward`."""
+        """Do the same as `Block.backward`, with products of frozen weights in FP8. weights: the source of the weights;
+        its next values must be those that the functions in this block's `in_backward` make."""
         trainable, multiply = self.trainable, self.products.multiply
         grad_gate_up = self.products.down_swiglu_backward(
             grad.rows, weights.take(), context.gate_up, context.norm_mid, self.limits

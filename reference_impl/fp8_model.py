@@ -1,8 +1,8 @@
 """The decoder whose products with frozen weights, those of the decoder blocks and of the head, run in FP8.
 
-T tokens, H hidden, V vocabulary. The head is not NF4 and cannot be converted at each use. Therefore two FP8 copies are
-kept in addition to the embedding, one of them transposed (together 2 * V * H bytes). All elements of the head have the
-same scale.
+H hidden size, V vocabulary size. The head is not NF4, so it is not converted to FP8 at each use. Instead, two FP8
+copies of the head, one of them transposed, are kept in addition to the embedding (together 2 * V * H bytes). All
+elements of the head have the same scale.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from reference_impl.streams import Beside
 
 
 class Fp8Head:
-    """The head [V, H] and its transpose [H, V] in e4m3, with one scale for all elements."""
+    """The head [vocabulary, hidden] and its transpose [hidden, vocabulary] in e4m3, with one scale for all elements."""
 
     def __init__(self, head: Tensor) -> None:
         scale, inverse = power_of_two_scale(head.abs().amax().float())
@@ -85,7 +85,7 @@ class Fp8Model(Model):
         return residual, branch, contexts
 
     def _final_norm(self, residual: Tensor, branch: Tensor | None) -> tuple[Tensor, ScaledRows, Tensor]:
-        """Return the residual stream [T, H] after all blocks, its RMSNorm in FP8, and the rstd [T] of this norm."""
+        """Return the residual stream [T, H] after all blocks, its RMSNorm in FP8, and the norm's rstd [T]; T tokens."""
         first, added = (residual, None) if branch is None else (branch, residual)
         eps = self.config.rms_norm_eps
         hidden, _, data, scale, rstd, _ = ops.fp8_norm_add_forward(first, added, self.final_gain, eps, keep=False)

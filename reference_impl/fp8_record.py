@@ -18,7 +18,7 @@ PRODUCTS_A_CHUNK = 2
 
 
 def products_expected(trainer: Trainer) -> int:
-    """Return the number of products with frozen weights in one step of the current shape."""
+    """Return the number of all products with frozen weights in one step of the current shape."""
     config, shape = trainer.config, trainer.static.shape
     chunks = -(-shape.tokens // config.chunk_tokens)
     blocks = PRODUCTS_A_BLOCK * trainer.model_config.num_layers
@@ -43,11 +43,9 @@ def _launch_nothing(_spec: KernelSpec, _arguments: tuple[object, ...]) -> None:
 
 
 def precision_facts(trainer: Trainer) -> dict[str, int | str]:
-    """Return, by name, the number of FP8 products, the number of products with frozen weights, and two data types.
-
-    The first data type is the compute dtype. The second is ``dtype``: FP8 if both numbers are equal, otherwise the
-    compute dtype.
-    """
+    """Return facts about one step: `fp8_products` (number of FP8 products), `frozen_products` (number of all products
+    with frozen weights), `compute_dtype`, and `dtype`. `dtype` is FP8 if both numbers are equal, otherwise the compute
+    dtype."""
     counted, expected = products_counted(trainer), products_expected(trainer)
     compute = str(trainer.dtype).removeprefix("torch.")
     return {

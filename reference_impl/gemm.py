@@ -5,10 +5,11 @@ Legend: C [M, N] = A [M, K] @ B [K, N];  grad_A = grad_C @ B^T [M, K],  grad_B =
     cublas  torch's product. fp32 operands are multiplied without TF32, even if the process allows TF32, because a TF32
             backward pass once became NaN at gradient magnitude 1e5 (ALB-076).
     tiled   the 16 x 16 kernel of `kernels/gemm`, or its naive twin for tensors on a CPU.
-    fp16,   the weight is kept in half precision, so its fp32 original may be freed (PMAT-472: 2.6 GB for a 1.5B model).
-    bf16    The other operand is rounded to the same type. Products are accumulated and stored in fp32.
+    fp16    a frozen weight is kept in fp16, so its fp32 original may be freed (PMAT-472: 2.6 GB for a 1.5B model). The
+            other operand is rounded to fp16. Products are accumulated and stored in fp32.
+    bf16    the same as fp16, with the type bf16
 
-Every path takes the same arguments and checks them by the same rules before anything is written.
+Every path takes the same arguments, and checks the arguments by the same rules before it writes anything.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ _OPERAND_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Operands in fp16 are multiplied by a power of two so that their largest element lies in [2^14, 2^15). Without this
 # scaling, a gradient of 1e5 would be infinite in fp16 (largest value 65504), and a gradient of 1e-6 would lose bits.
 _FP16_EXPONENT = 15
-# The smallest exponent of fp32 for which the inverse of the power of two is still a normal number.
+# Lower limit of the largest element's exponent, with which the scale and its inverse stay normal numbers of fp32.
 _SMALLEST_EXPONENT = -110
 
 
 class BackwardGemm:
-    """Computes both backward products by one path. An object holds no tensor, so any number of layers can share it."""
+    """Both backward products, computed by one path. The object holds no tensor, so many layers can share it."""
 
     def __init__(self, path: GemmPath) -> None:
         self.path = path
         self.half = HALF_TYPES.get(path)
 
     def cache_weight(self, weight: Tensor) -> Tensor:
-        """Return what to keep of a frozen weight [K, N], the operand `b` of `grad_a`: the weight itself or a
+        """Return the tensor to pass to `grad_a` as `b` for a frozen weight [K, N]: the weight itself or a
         half-precision copy.
 
         Raises ReferenceImplError if a finite element would be infinite in the path's type. The check is one host sync.
@@ -106,7 +107,7 @@ class BackwardGemm:
         return out
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-        """Write left [P, Q] @ right [Q, R] into `out`, or add it to `out`, with torch's product in the path's type."""
+        """Write left @ right into `out`, or add left @ right to `out`, with torch's product in the path's type."""
         if self.half is None:
             return _library_product(left, right, out, accumulate=accumulate)
         left_half, left_scale = _halve(left, self.half)
@@ -131,8 +132,8 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
     gemm = BackwardGemm(path)
 
     def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
-        """Do the same as `reference_impl.block.write_product_`, with `grad_b`. `grad_b` transposes its first operand,
-        so pass `left` transposed."""
+        """Compute out = left @ right by `grad_b`, not by `reference_impl.block.write_product_`. `grad_b` transposes its
+        first operand, so it gets `left` transposed."""
         gemm.grad_b(left.t().contiguous(), right.contiguous(), out)
 
     for block in blocks:
@@ -140,8 +141,8 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
 
 
 def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return the matrix as `half`. Also return the power of two by which it was divided (0-d fp32) for fp16, and None
-    for other types."""
+    """Return the matrix in the type `half`, and the power of two (0-d fp32) by which it was divided before the
+    rounding. The second result is None for bf16, and for a matrix that already has the type."""
     if matrix.dtype == half:
         return matrix, None
     if half != torch.float16:

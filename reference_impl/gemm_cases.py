@@ -1,4 +1,4 @@
-"""Comparisons of kernels for `kernel_match`: the backward products of linear layers, at model shapes and ragged ones.
+"""Comparisons for `kernel_match` claims: backward products of linear layers, at the model's shapes and ragged ones.
 
 Legend: C [M, N] = A [M, K] @ B [K, N]. T tokens, H hidden, I intermediate, r rank, QKV = (N + 2 * Nkv) * D with N query
 heads, Nkv key/value heads, D head dimension.
@@ -18,16 +18,16 @@ from reference_impl.gemm import HALF_TYPES, BackwardGemm
 from reference_impl.kernel_table import KernelTable
 from reference_impl.kernels.gemm import naive
 
-WEIGHT_SCALE = 2e-2  # the size of the weights with which an upstream project saw NaN (its issue ALB-076)
-# Shapes (M, K, N) whose sizes are not multiples of the tile's size. Some sizes are smaller than one tile. One size
-# needs two passes of the unrolled loop.
+WEIGHT_SCALE = 2e-2  # standard deviation of weights, as in an upstream project's NaN bug (its issue ALB-076)
+# Shapes (M, K, N) whose sizes are not multiples of 16, the tile's size. Some are smaller than 16. One sum is so long
+# that the unrolled loop runs twice.
 RAGGED = ((17, 33, 70), (5, 20, 3), (33, 18, 20))
 _SEED = 76
 
 
 @dataclass(frozen=True)
 class GemmShapes:
-    """The shapes (M, K, N) of each operation in a step of the model, and the ragged shapes."""
+    """The shapes (M, K, N) of each operation in a step of the model, and `RAGGED`."""
 
     model: ModelConfig
     tokens: int
@@ -39,7 +39,7 @@ class GemmShapes:
         hidden, intermediate = model.hidden_size, model.intermediate_size
         in_a_step = {
             "gemm.backward_a": [(tokens, hidden, model.query_dim), (tokens, intermediate, hidden)],
-            # the product for up is added to the tensor that contains the product for gate
+            # the gradient through up's projection is added to the one through gate's projection
             "gemm.backward_a_accumulate": [(tokens, hidden, intermediate)],
             "gemm.backward_b": [(tokens, low_rank, hidden), (tokens, model.qkv_dim, low_rank)],
         }
@@ -89,7 +89,7 @@ def _comparison(
         left, right, out_shape = grad_c, _weight(normal(k, n, scale=WEIGHT_SCALE), path, dtype), (m, k)
         product, twin, factors = table.backward_a, naive.backward_a, (left, right.t())
     accumulate = operation.endswith("_accumulate")
-    # The second of two products of the same size adds to this tensor, which stands for the result of the first product.
+    # The product is added to this tensor, which stands for an earlier product of the same size.
     start = normal(*out_shape, scale=magnitude * WEIGHT_SCALE * n**0.5) if accumulate else None
     empty = torch.empty(out_shape, dtype=torch.float32, device=device)
     return KernelComparison(
@@ -106,7 +106,8 @@ def _comparison(
 
 
 def _operand(value: Tensor, path: GemmPath, dtype: str) -> Tensor:
-    """Return an operand in the dtype that the path expects. Half-precision paths expect fp32, except for the weight."""
+    """Return an operand other than a weight as the path takes it: in fp32 if the path itself rounds operands to fp16 or
+    bf16, else in `dtype`."""
     return value if path in HALF_TYPES else value.to(getattr(torch, dtype))
 
 

@@ -34,7 +34,7 @@ class PtxTargetError(KernelRefusedError):
 
 
 class KeyCollisionError(KernelRefusedError):
-    """Two different kernels have the same key, so the first would be launched in place of the second."""
+    """Two different kernels have the same key, so the first one compiled would be launched in place of the second."""
 
 
 def cache_key(spec: KernelSpec, target: str) -> str:
@@ -80,7 +80,7 @@ def current_device() -> Device:
 
 
 def named_target(target: str) -> Device:
-    """Return a `Device` for the architecture `target`, such as `sm_90`, without a GPU. Loading does nothing."""
+    """Return a `Device` for the architecture `target`, such as `sm_90`, without a GPU. Its `load` does nothing."""
     number = parse_target(target).number
     return Device(target, lambda spec: registry.offline_compile(spec, number), lambda _spec, _compiled: None)
 
@@ -104,13 +104,13 @@ class KernelCache:
         self._compiled: dict[tuple[object, ...], Any] = {}
         self._loaded: dict[str, KernelSpec] = {}
         self._asked: dict[KernelSpec, None] = {}
-        # Use the id as key, because hashing a spec at every launch would take longer. The spec is stored as the value.
-        # This keeps the spec alive, and no other object can get the same id.
+        # Id of a spec -> spec. The id is the key, because hashing a spec at every launch would take longer. The stored
+        # spec stays alive, so no other object can get the same id.
         self._ready: dict[int, KernelSpec] = {}
         self.ledger = Ledger()
 
     def describe(self, spec: KernelSpec) -> Kernel:
-        """Return the compiled kernel of a spec, with its PTX. It is compiled at most once, and not loaded."""
+        """Return a spec's compiled kernel, with its PTX. The spec's first call compiles it. No call loads it."""
         key = self._key(spec, self.device.target)
         with self._lock, self.ledger.working_on(key):
             identity = (key, *spec.identity)
@@ -159,7 +159,7 @@ class KernelCache:
     def asked_for(self) -> list[KernelSpec]:
         """Return the kernels whose launch was requested so far, in the order of their first requests.
 
-        Kernels that were refused are included.
+        Kernels that this cache refused to launch are included.
         """
         with self._lock:
             return list(self._asked)
@@ -197,7 +197,7 @@ class Ledger:
             self._handles.setdefault(name, self.seconds())
 
     def resident(self, key: str) -> None:
-        """Record that the kernel with this key is loaded, unless the key already has an event.
+        """Record that the kernel with this key is loaded, unless the log already has an event of this key.
 
         Triton reports no load if the same machine code was already loaded for another key, such as another grid.
         """
@@ -224,8 +224,8 @@ class Ledger:
         nvrtc.listeners.append(self._add)
 
     def unwatch(self) -> None:
-        """Stop listening to events of Triton and of `nvrtc`. A listener that was added after this one may still pass
-        events of Triton to this one; they are ignored."""
+        """Stop listening to events of Triton and of `nvrtc`. A listener of Triton that was added later may still pass
+        events to this ledger, which ignores them."""
         from triton import knobs
 
         self._watching = False
@@ -251,7 +251,7 @@ class Ledger:
 
 
 class _WorkingOn:
-    """Records the events of this thread under a key, inside the `with`. Restores the previous key at the end."""
+    """A context manager that gives a key to events of this thread. At its end it restores the previous key."""
 
     def __init__(self, local: threading.local, key: str) -> None:
         self._local, self._key = local, key

@@ -1,4 +1,4 @@
-"""Comparisons of the reference trainer's kernels for `kernel_match`, at the shapes of a workload and at ragged shapes.
+"""Comparisons of the reference trainer's kernels for `kernel_match` claims, at a workload's shapes and ragged ones.
 
 On a CUDA device the kernels are compiled and executed on the device. On a CPU Triton interprets the kernels, but only
 in fp32, because interpreted bf16 gives wrong values without an error. A second process compiles the kernels for
@@ -28,12 +28,12 @@ from reference_impl.offline_compiler import OfflineCompilation, compiled_kernel
 from reference_impl.step_cases import BFLOAT16_ALONE, FLOAT32_ALONE, STEP_OPERATIONS, Setting
 from reference_impl.trainer import resolve_device
 
-OFFLINE_SM = 90  # compute capability 9.0 (Hopper), the GPU on which published runs were made
+OFFLINE_SM = 90  # compute capability 9.0 (Hopper), that of the GPUs on which published runs were made
 _TYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class ReferenceKernelCases:
-    """The comparisons of one arm. `plant` is applied to the table of kernels first, to plant a fault."""
+    """Comparisons of an arm's kernels with naive twins. `plant`: a function that plants a fault in them, or None."""
 
     def __init__(self, config: TrainConfig, plant: Callable[[KernelTable], None] | None = None) -> None:
         self.device = resolve_device(config.device)
@@ -99,8 +99,8 @@ class ReferenceKernelCases:
         return GemmShapes(self._model, self._tokens, self._config.rank)
 
     def _plan_tiled(self, operations: Sequence[str]) -> None:
-        """Plan the kernels of the tiled products as a prewarm does. The tiles and threads of planned and launched
-        kernels can then be compared."""
+        """Add the kernels that a prewarm would plan for the tiled products to `_planned`. `compiled` returns them, so
+        that a claim can compare their tiles and threads with those of launched kernels."""
         for operation in operations:
             accumulate = operation.endswith("_accumulate")
             for m, k, n in self._shapes().of(operation):

@@ -26,20 +26,21 @@ from reference_impl.trainer import Trainer
 
 
 def recorded(model: ModelConfig, config: TrainConfig, seq_lens: tuple[int, ...]) -> tuple[KernelSpec, ...]:
-    """Return the kernels that steps of these sequence lengths launch on CUDA, each once, in order of first launch.
+    """Return the kernels that steps of these sequence lengths launch on CUDA, each once, in order of their first
+    launch.
 
     The kernels are those of the target that a surrounding `planning_for` names (see `kernels/target.py`).
     """
     return _recorded(model, config, seq_lens, hopper())
 
 
-# Most targets have the same step. A process that examines several targets then records the step only once.
+# For most targets, a step launches the same kernels. With a cache, a process records it once for all of these.
 @lru_cache(maxsize=8)
 def _recorded(
     model: ModelConfig,
     config: TrainConfig,
     seq_lens: tuple[int, ...],
-    _hopper: bool,  # makes the cache's key differ, because a step on Hopper launches other kernels
+    _hopper: bool,  # a part of the cache's key, because a step on Hopper launches other kernels than one on another GPU
 ) -> tuple[KernelSpec, ...]:
     launched: dict[KernelSpec, None] = {}
 
@@ -48,8 +49,8 @@ def _recorded(
 
     dtype = "bfloat16" if config.dtype == "auto" else config.dtype
     with TemporaryDirectory() as folder, FakeTensorMode(allow_non_fake_inputs=True), _as_on_cuda():
-        # Use an empty text. The trainer checks the values of tokens when it reads a text, but fake tensors have no
-        # values. The step reads only the static batch.
+        # Use an empty text, because the trainer checks the values of a text's tokens, and fake tensors have no values.
+        # The step does not need the text: it reads only the static batch.
         empty = Path(folder) / "empty.txt"
         empty.touch()
         trainer = Trainer(replace(config, model=model, device="cpu", dtype=dtype, data=str(empty)))

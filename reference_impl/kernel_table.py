@@ -1,4 +1,4 @@
-"""The table of kernels that `kernel_match` compares. A planted fault replaces entries of the table."""
+"""The table of kernels that `kernel_match` claims compare. A planted fault replaces entries of the table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ out."""
 
 @dataclass
 class KernelTable:
-    """The kernels by name. Each entry has the signature of its counterpart in `kernels/<op>/naive.py`."""
+    """The functions whose results are compared. Each has the signature of its naive twin in `kernels/<op>/naive.py`."""
 
     backward_a: Product
     backward_b: Product

@@ -70,10 +70,10 @@ class LayerTrainable:
     scaled_a: Tensor
     # [QKV, 2r], compute dtype: lora_b_q at (query rows, first r), lora_b_v at (value rows, last r), and zeros elsewhere
     b: Tensor
-    input_norm: Tensor  # [H]
-    post_attn_norm: Tensor  # [H]
+    input_norm: Tensor  # [H]: the gain of attention's norm
+    post_attn_norm: Tensor  # [H]: the gain of the MLP's norm
     grad_a: Tensor  # [2r, H], see `Trainable`
-    grad_b: Tensor  # [QKV, 2r]
+    grad_b: Tensor  # [QKV, 2r], see `Trainable`
     grad_norms: Tensor  # [2, H]: gradients of input_norm and of post_attn_norm, which are neighbors in the flat buffer
 
 
@@ -83,7 +83,7 @@ class Trainable:
     The copies are in the compute dtype, and contain the factors of q and v in one matrix. So LoRA needs only one
     product for A and one for B: qkv += (n A'^T) B^T. n [T, H] is the normed input x * rstd * gain, and A' = alpha/rank
     * A. B has one block for q, one block for v, and zeros elsewhere. A decoder block writes its products into `grad_a`
-    and `grad_b`. Afterwards `finish_gradients` computes the gradients of all layers at once, in the flat buffer:
+    and `grad_b`. Then `finish_gradients` computes all layers' gradients (d/dX: of X) in the flat buffer:
 
         d/dA = alpha/rank * gain * grad_a,    grad_a = (d/d(n A'^T) * rstd)^T x        because n = x * rstd * gain
         d/dB = the blocks of grad_b,          grad_b = (d/dqkv)^T (n A'^T)
@@ -109,7 +109,8 @@ class Trainable:
         self._initialize(seed)
 
     def _initialize(self, seed: int) -> None:
-        """Draw A from U(-1/sqrt(H), 1/sqrt(H)), as peft does (kaiming-uniform, a = sqrt(5)). Set B to 0, gains to 1."""
+        """Draw A from U(-b, b), b = 1/sqrt(hidden), as peft does (kaiming-uniform, a = sqrt(5)). Set B to 0, gains to
+        1."""
         for slot in self.slots:
             view = slot.view(self.flat)
             kind = slot.name.rsplit(".", 1)[1]
@@ -137,7 +138,7 @@ class Trainable:
         }
 
     def _all_layers(self, flat: Tensor, kind: str) -> Tensor:
-        """Return a strided view [L, *shape] of the tensor `kind` of all layers, so that one launch can process them."""
+        """Return a strided view [layers, *shape] of the tensor `kind` of all layers, so one launch can process them."""
         first = self._by_name[f"layers.0.{kind}"]
         layers = self.scaled_a.shape[0]
         return flat.view(layers, -1)[:, first.offset : first.offset + first.size].view(layers, *first.shape)

@@ -23,12 +23,12 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class ModelContext:
-    """The tensors of the forward pass that the backward pass needs. The forward pass already computes the backward pass
-    of the head."""
+    """The tensors of the forward pass that the backward pass needs. The forward pass also computes the gradient through
+    the head, so the backward pass begins at the final norm."""
 
     blocks: list[BlockContext]
-    residual_out: Tensor  # [T, H]
-    rstd_out: Tensor  # [T]
+    residual_out: Tensor  # [T, H]: input of the final norm
+    rstd_out: Tensor  # [T]: rstd of the final norm
     grad_final: Tensor  # [T, H]: gradient of the mean loss with respect to the final norm's output
 
     def tensors(self) -> list[Tensor]:
@@ -112,7 +112,7 @@ class Model:
     ) -> tuple[Tensor, ModelContext]:
         """Return the mean loss over all B*S tokens (0-d float32) and the context for `backward`.
 
-        tokens, targets: int64 [B, S]. If ``mean_over`` is given, the sum of losses is divided by this number instead of
+        tokens, targets: int64 [B, S]. If ``mean_over`` is given, the sum of token losses is divided by it instead of
         B*S. For a micro-batch, pass the number of tokens of the whole batch, so that losses and gradients add up.
         """
         self.trainable.refresh_compute_copies()
@@ -135,8 +135,8 @@ class Model:
     def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
         """Return the sum of the tokens' losses divided by ``mean_over`` (0-d), and the gradient of ``final``.
 
-        final [T, H]: the last norm's output. targets [T]: the next tokens. The gradient [T, H] overwrites ``final``
-        chunk by chunk, so that logits exist for one chunk of tokens at a time.
+        final [T, H]: the last norm's output, for T tokens. targets [T]: the next tokens. The gradient [T, H] overwrites
+        ``final`` chunk by chunk, so that logits exist for one chunk of tokens at a time.
         """
         tokens = targets.numel()
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=final.device)

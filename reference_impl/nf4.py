@@ -21,7 +21,7 @@ from reference_impl.kernels.nf4.naive import BLOCK, CODEBOOK
 # values at a midpoint get the same code as in bitsandbytes.
 BOUNDARIES = (CODEBOOK[:-1] + CODEBOOK[1:]) / 2
 
-# Number of elements that are quantized at a time. Temporary float32 tensors then take less than 100 MB.
+# Number of elements that are quantized at a time, so that temporary float32 tensors take less than 100 MB.
 _CHUNK = 1 << 24
 
 
@@ -51,7 +51,7 @@ def _quantize_chunk(chunk: Tensor, codes: Tensor, absmax: Tensor) -> None:
     blocks = chunk.float().view(-1, BLOCK)
     torch.amax(blocks.abs(), dim=1, out=absmax)
     # Multiply by the reciprocal instead of dividing. The rounding is then the same as in bitsandbytes, and values at a
-    # midpoint get the same code.
+    # midpoint get the same code as there.
     scaled = (blocks * absmax.clamp(min=1e-38).reciprocal()[:, None]).clamp(-1, 1)
     nibbles = torch.bucketize(scaled.view(-1, 2), BOUNDARIES.to(chunk.device), out_int32=True)
     codes.copy_(nibbles[:, 0] * 16 + nibbles[:, 1])

@@ -27,7 +27,7 @@ _TIME_LIMIT_S = 300
 
 
 class OfflineCompilation:
-    """Compiles kernels for the architecture `sm` (90 is Hopper) in a new process, while this process continues."""
+    """A compilation of kernels for architecture `sm` (90 is Hopper) in a new process, while this process continues."""
 
     def __init__(self, specs: Sequence[KernelSpec], sm: int) -> None:
         self._process: subprocess.Popen[str] | None = None

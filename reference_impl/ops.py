@@ -1,8 +1,8 @@
 """The trainer's operators. Each calls a kernel for CUDA tensors, and the plain torch function for all other tensors.
 
 Each operator corresponds to a function with the same signature in ``kernels/<op>/naive.py``. The docstring of that
-function gives shapes and formulas. ``kernel.py`` is imported at the first use, so a machine without a GPU driver
-imports no Triton.
+function gives shapes and formulas. ``kernel.py`` is imported at the first use of an operator for CUDA tensors, so a
+machine without a GPU driver imports no Triton. I: intermediate size.
 """
 
 from __future__ import annotations
@@ -126,10 +126,10 @@ def swiglu_backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None
 
 
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gate_up = x W^T [T, 2I] and act = silu(gate) * up [T, I] for x [T, H], weight [2I, H].
+    """Return gate_up = x W^T [tokens, 2I], act = silu(gate) * up [tokens, I]; x [tokens, hidden], weight [2I, hidden].
 
-    If there is a fused kernel for this shape, the kernel computes both results. Otherwise a product and
-    `swiglu_forward` do.
+    If there is a fused kernel for this shape, it computes both results. Otherwise a product computes gate_up, and
+    `swiglu_forward` computes act.
     """
     products = _pick("products", x)
     if products.serves_up(*x.shape, weight.shape[0] // 2, x.dtype):
@@ -139,13 +139,13 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def up_then_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Do the same as `up_swiglu`, always by a product and `swiglu_forward`."""
+    """Do the same as `up_swiglu` without the fused kernel: by a product, then `swiglu_forward`."""
     gate_up = x @ weight.t()
     return gate_up, swiglu_forward(gate_up)
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the gradient of gate_up [T, 2I], in `out` if given; grad [T, H], weight [H, I].
+    """Return the gradient of gate_up [tokens, 2I], in `out` if given; grad [tokens, hidden], weight [hidden, I].
 
     If there is a fused kernel for this shape, the kernel computes the gradient. Otherwise a product and
     `swiglu_backward` do.
@@ -158,15 +158,15 @@ def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Ten
 
 
 def down_then_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Do the same as `down_swiglu_backward`, always by a product and `swiglu_backward`."""
+    """Do the same as `down_swiglu_backward` without the fused kernel: by a product, then `swiglu_backward`."""
     return swiglu_backward(grad @ weight, gate_up, out)
 
 
 def adds_products(residual: Tensor, query: int, intermediate: int) -> bool:
-    """Return True if `add_product` can add the outputs of attention and of the MLP to residual [T, H].
+    """Return True if `add_product` can add the outputs of attention and of the MLP to residual [tokens, hidden].
 
-    query, intermediate: input sizes of the last matrices of attention and of the MLP. If the result is False, the norm
-    after the product adds the outputs to the residual.
+    query, intermediate: input sizes of the last matrices of attention and of the MLP. If the result is False, the next
+    norm adds each output to the residual.
     """
     added: bool = _pick("products", residual).adds(*residual.shape, query, intermediate, residual.dtype)
     return added
@@ -178,9 +178,9 @@ def add_product(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
 
 
 def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
-    """Return grad [T, O] @ weight [O, H] + grad_extra [T, R] @ weight_extra [R, H].
+    """Return grad [T, outputs] @ weight [outputs, hidden] + grad_extra [T, rank] @ weight_extra [rank, hidden].
 
-    If there is a fused kernel for this shape, the kernel computes the sum. Otherwise two products do.
+    T: tokens. If there is a fused kernel for this shape, the kernel computes the sum. Otherwise two products do.
     """
     products = _pick("products", grad)
     if products.serves_input_gradient(*grad.shape, weight.shape[1], weight_extra.shape[0], grad.dtype):
@@ -222,10 +222,10 @@ def cross_entropy_from_statistics_(
 
 
 def head_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, out: Tensor) -> Tensor:
-    """Return the loss of each row [T] for x [T, H], head [V, H]; write the gradient of the logits [T, V] into `out`.
+    """Return the loss [T]; x [T, hidden], head [V, hidden]. Write the logits' gradient into `out` [T, V].
 
-    If there is a kernel `head_logits` for this shape, the product also writes the statistics of the softmax, so that
-    the loss reads the logits only once. Otherwise do the same as `head_then_loss`.
+    T: tokens. V: vocabulary. If there is a kernel `head_logits` for this shape, the product also writes the statistics
+    of the softmax, so that the loss reads the logits only once. Otherwise do the same as `head_then_loss`.
     """
     if _pick("products", x).serves_head(*x.shape, head.shape[0], x.dtype):
         maxima, totals = head_logits(x, head, out)
@@ -285,7 +285,8 @@ def fp8_swiglu_backward(grad_act: Tensor, gate_up: Tensor) -> tuple[Tensor, Tens
 
 
 def fp8_serves(x: Tensor, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `fp8_up_swiglu` and `fp8_down_swiglu_backward` can run for x [T, H], with results of ``dtype``."""
+    """Return True if `fp8_up_swiglu` and `fp8_down_swiglu_backward` support x [tokens, hidden] with results in
+    ``dtype``."""
     served: bool = _pick("fp8_products", x).serves(*x.shape, intermediate, dtype)
     return served
 

@@ -10,7 +10,7 @@ from reference_impl.config import TrainConfig
 
 
 class FlatAdamW:
-    """Runs torch's fused AdamW on one flat tensor.
+    """torch's fused AdamW on one flat tensor.
 
     The learning rate and the step count are 0-d tensors on the device, so a replayed step reads their current values.
     The bias corrections depend on the step count. Betas, eps and weight decay are constants of the run.
@@ -25,13 +25,13 @@ class FlatAdamW:
         self._config = config
 
     def update_(self, parameters: Tensor, gradient: Tensor, norms: Tensor) -> None:
-        """Update ``parameters`` [n] in place by one AdamW step, unless one of the ``norms`` [G] is not finite.
+        """Update ``parameters`` [elements] in place by one AdamW step, unless one of ``norms`` [groups] is not finite.
 
         Skipped updates are counted. The device decides whether to skip an update. A Python `if` would need a host sync,
         and every replay would repeat the decision that was made during the capture.
         """
         total = norms.sum()
-        # If the total is infinite or NaN, total - total is NaN, which is not equal to 0. `bad` is then 1, otherwise 0.
+        # `bad` is 1 if the total is infinite or NaN (total - total is then NaN, not equal to 0), otherwise 0.
         bad = (total - total).ne(0).float()
         self.skipped.add_(bad)
         self.step_count.add_(1).sub_(bad)

@@ -31,13 +31,13 @@ from reference_impl.trainer import Trainer, model_source, resolve_device
 CUBLAS = "cublas"
 # Size of the square matrices whose product creates a library's handle. Any size works.
 _HANDLE_SIZE = 16
-# Matrices are dequantized together if the number of elements of each matrix is a multiple of this number. The scales of
-# this number of elements take 16 bytes.
+# Matrices of a group are dequantized in one launch if the number of elements of each is a multiple of this number. The
+# scales of this many elements take 16 bytes.
 _JOINED_ELEMENTS = 4 * NF4_BLOCK
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
-    """Return the kernels that the steps of a run launch on CUDA, for all `seq_lens`. Each kernel occurs once."""
+    """Return the kernels that a run's steps launch on CUDA, for all lengths `seq_lens`. Each kernel occurs once."""
     dtype = kernel_dtype(config)
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
@@ -104,8 +104,8 @@ def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> I
 
 
 def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the kernels of SwiGLU. If fused kernels exist for the shape, they also compute the products before and
-    after SwiGLU."""
+    """Yield the kernels of SwiGLU, or fused ones that also compute the products before and after it. Without FP8, also
+    yield the fused kernels for a block's other products. The shape decides which fused kernels exist."""
     if config.precision == "fp8":
         yield from registry.load("fp8_products").specializations(
             tokens=tokens, hidden=model.hidden_size, intermediate=model.intermediate_size, dtype=dtype
@@ -193,7 +193,7 @@ def _launch_nothing(_spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
 
 
 class RunKernels:
-    """Plans, prewarms and launches the kernels of one run, or cross-compiles them on a machine without a GPU.
+    """The kernels of one run: planned, prewarmed and launched, or cross-compiled on a machine without a GPU.
 
     The attributes `model_of_plan` and `seq_lens_of_plan` are the input of the plan. A planted fault replaces one of
     these two attributes, or one of the functions `plan`, `to_prewarm`, `key`, `ptx` and `warm_libraries`.
@@ -230,13 +230,13 @@ class RunKernels:
         self._cache.ledger.phase("upload")
 
     def uploaded(self) -> None:
-        """Record that the weights are on the device, so that later events belong to training."""
+        """Record that the weights are on the device, so that later compiles and loads count for the training."""
         if self._cache is not None:
             torch.cuda.synchronize()
             self._cache.ledger.phase("train")
 
     def close(self) -> None:
-        """Make launches no longer use the kernel cache. A second call changes nothing."""
+        """Stop using the kernel cache for launches. A second call changes nothing."""
         if self._cache is not None:
             registry.remove_launcher(self._cache.launch)
             self._cache.ledger.unwatch()

@@ -1,4 +1,4 @@
-"""The rule for all seeded random numbers: each pair (seed, name) has its own generator."""
+"""The rule for all random numbers that a seed determines: each pair (seed, name) has its own generator."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ Value = TypeVar("Value")
 
 
 class Beside(Generic[Value]):
-    """A value that the function `make` computes. `start` runs `make` on the second stream, if there is one. Otherwise
-    `take` runs `make` on the current stream."""
+    """A value that the function `make` computes. `start` runs `make` on the second stream. If there is no second
+    stream, or `start` was not called, `take` runs `make` on the current stream."""
 
     def __init__(self, side: torch.cuda.Stream | None, make: Callable[[], Value]) -> None:
         self._side = side
@@ -26,7 +26,7 @@ class Beside(Generic[Value]):
         self._started: tuple[Value, torch.cuda.Event] | None = None
 
     def start(self) -> None:
-        """Run `make` on the second stream, if there is a second stream, after the work of the current stream."""
+        """Run `make` on the second stream, if there is one, after the work of the current stream."""
         if self._side is None or self._started is not None:
             return
         self._side.wait_stream(torch.cuda.current_stream(self._side.device))
@@ -35,7 +35,7 @@ class Beside(Generic[Value]):
             self._started = value, self._side.record_event()
 
     def take(self) -> Value:
-        """Return the value. The current stream waits for it. Afterwards the caller may drop the inputs of `make`."""
+        """Return the value, for which the current stream waits. Afterwards the caller may drop the inputs of `make`."""
         if self._side is None or self._started is None:
             return self._make()
         value, event = self._started
@@ -57,7 +57,7 @@ class StepStreams:
 
     @contextmanager
     def overlapped(self) -> Iterator[None]:
-        """Let steps inside the `with` use a second stream, which is the same stream in each `with`. This needs CUDA.
+        """Let steps inside the `with` use a second stream, the same one in each `with`. This needs CUDA.
 
         The caller's stream should have a higher priority than the second stream. If kernels have the same priority, a
         GPU starts their thread blocks in the order of arrival. A dequantization with thousands of blocks would then

@@ -43,7 +43,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "seed": int,
     "micro_batches": int,
 }
-# Options of an arm that are not settings of the trainer. `prewarm`: load all kernels before the weights.
+# Options of an arm that are not settings of the trainer. `prewarm`: if True, all kernels are loaded before the weights.
 RUN_OPTIONS: dict[str, Sequence[Scalar] | type] = {"prewarm": (True, False)}
 WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "rank": int,
@@ -154,7 +154,7 @@ class QLoRASystem:
 
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
-    """Return the trainer's configuration for a rank of an arm. Settings of the arm replace options of the workload."""
+    """Return the trainer's configuration for each rank of an arm. The arm's setting `seed` replaces the workload's."""
     settings = {"seed": workload.seed} | _known(_trainer_settings(arm), ARM_OPTIONS, "arm setting")
     return TrainConfig.preset(
         model_directory or workload.model,
@@ -184,8 +184,8 @@ def _schedule(workload: Workload) -> tuple[int, ...]:
 
 
 class QLoRARun:
-    """One opened trainer. The sequence length of step `index` is `schedule[index % len(schedule)]`, where `schedule` is
-    a list of lengths."""
+    """One opened trainer. schedule: sequence lengths that take turns; step `index` has length `schedule[index %
+    len(schedule)]`."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class QLoRARun:
         }
 
     def _precision(self) -> Mapping[str, Scalar]:
-        """Return facts about the number formats. They are computed only once, because this takes a second at 28
+        """Return facts about the number formats. They are computed only once, because this takes a second for 28
         layers."""
         if self._counted is None:
             from reference_impl.fp8_record import precision_facts
@@ -335,8 +335,8 @@ class QLoRARun:
         self.capturing.forget_captures()
 
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernel that scales gradients: CUDA name -> address of its table of tensors -> number of tensors
-        with elements in the table."""
+        """Return the CUDA name of the kernel that scales gradients, the address of the table of tensors that it reads,
+        and the number of tensors in this table that have elements, as {name: {address: number}}."""
         plan = self.trainer.clip.plan
         return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
 

@@ -4,14 +4,14 @@
     for index in range(100):
         loss = trainer.step(index)          # 0-d tensor on the device
 
-A capture needs the following properties:
+A capture needs all of the following properties:
 
 - `prepare(index)` copies batch ``index`` and its learning rate into static tensors. `body()` is the whole step on
   static tensors: forward, backward, clip, optimizer. It reads no Python state that changes between steps, and never
   waits for the device.
 - `forward_body()` and `backward_body()` are two halves of the same step, so that backward, clip and optimizer can be
-  captured without the forward pass. Both use the same static activations. The first half must have run once without a
-  capture before the second half is captured.
+  captured without the forward pass. Both halves use the same static activations. `forward_body()` must have run once
+  without a capture before `backward_body()` is captured.
 - With micro-batches, `body()` runs forward and backward of each micro-batch, then clip and optimizer once.
 - With ranks, each rank takes its rows of a batch, and `update()` begins with the sum of the ranks' gradients.
 - `state_tensors()` returns everything that `body()` changes, so that a warm-up or a recording can be undone.
@@ -42,9 +42,9 @@ from reference_impl.optimizer import FlatAdamW
 
 @dataclass
 class StaticBuffers:
-    """The tensors of one batch shape. Their addresses never change."""
+    """The tensors for batches of one shape. Their addresses never change."""
 
-    tokens: Tensor  # int64 [B, S]; with k micro-batches [k, B / k, S]
+    tokens: Tensor  # int64 [batch, seq_len]; with k micro-batches [k, batch / k, seq_len]
     targets: Tensor  # the same shape as `tokens`
     shape: StepShape  # number and length of the sequences that pass through the model at the same time
     # activations, if forward and backward are captured in separate graphs; otherwise None
@@ -52,7 +52,7 @@ class StaticBuffers:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device with this name, or for "auto" the current CUDA device or the CPU.
+    """Return the device with this name. For "auto" return the current CUDA device, or the CPU if there is none.
 
     Raises `ReferenceImplError` for CUDA on a machine without CUDA.
     """
@@ -218,11 +218,11 @@ class Trainer:
         return self._own_mean(loss), context
 
     def _own_mean(self, part: Tensor) -> Tensor:
-        """Return the mean loss over the tokens of this rank. part: this rank's part of the mean over all ranks."""
+        """Return the mean loss over this rank's tokens. part: their losses' sum / (number of tokens of all ranks)."""
         return part if self.ranks is None else part * self.ranks.count
 
     def update(self) -> None:
-        """Sum the flat gradient over ranks, clip it, and update the parameters."""
+        """Sum the flat gradient over ranks, clip this sum, and update the parameters."""
         if self.ranks is not None:
             self.ranks.sum_(self.trainable.gradient)
         self.clip.apply_(self.trainable.gradient)
@@ -235,8 +235,8 @@ class Trainer:
         return self.body().clone()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return, by name, every tensor that `body` changes and that exists longer than a step. The addresses never
-        change."""
+        """Return, by name, every tensor that `body` changes and that exists longer than one step. The tensors'
+        addresses never change."""
         return {
             "parameters": self.trainable.flat,
             "gradients": self.trainable.gradient,

@@ -36,8 +36,8 @@ def without_names(source: Rejudged) -> Iterator[Rejudged]:
     """Yield a copy of `source`, judged again, without names of host, user and folders. The copy is removed when the
     `with` block ends.
 
-    Raises UsageError for an old run, whose header has digests of the evidence instead of a manifest. Raises
-    EvidenceError if a verdict of the copy differs from the verdict in `source`.
+    Raises UsageError for the run of an older version, whose header has digests of the evidence instead of a manifest.
+    Raises EvidenceError if a verdict of the copy differs from the verdict in `source`.
     """
     bundle = source.bundle
     if bundle.header.digests.evidence:
@@ -104,8 +104,8 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
 
 
 def _decided(verdict: Verdict) -> tuple[object, ...]:
-    """Return the fields of a verdict that must be equal in a copy of the run. The message of the verdict is not
-    compared, because it may contain names, which the copy does not contain."""
+    """Return the fields of a verdict that must be equal in a copy of the run. The message is not one of them, because
+    it may contain names, which are removed from the copy."""
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators
 
 

@@ -1,5 +1,5 @@
-"""Plant every fault that the claims name. Check that each fault gives the verdict that its claim declares (`harness
-drill`)."""
+"""Plant every fault that the claims name. Check that each fault causes the verdict that it declares for the claim
+(`harness drill`)."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ def drill(
 
     refuse: a function that raises ContractError for contracts that must not be run.
     If KeyboardInterrupt, or SystemExit because of SIGTERM, ends the drill, its directory gets the mark INCOMPLETE. The
-    directory then has the results of those faults whose runs have all ended. The other faults count as not run. A note
-    of the exception names the directory.
+    results of those faults whose runs have all ended are kept, and the other faults count as not run. A note that is
+    added to the exception names the directory.
     """
     contracts, machine, planned, read = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
@@ -247,8 +247,8 @@ def _rows_as_they_end(
 
     def drilled(case: Case) -> None:
         row = row_of(case, models, sources, bundle)
-        # Do not report NOT_RUN now: it may depend on the verdict of a control that has not ended yet, and may still
-        # change.
+        # Do not show a NOT_RUN row (result of a planted fault) now. If its control (the claim without the fault) is
+        # NOT_RUN, too, the drill's record gets no such row. The control may not have ended yet.
         if row.seen.status != Status.NOT_RUN:
             tell(row)
 
@@ -289,8 +289,8 @@ def _write(
 
 
 def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
-    """Return the plan with only those faults and controls whose runs have all ended. The other faults then count as not
-    run."""
+    """Return the plan with only those faults and controls whose runs have all ended. The plan lists the other faults as
+    not run."""
     ended = {run.id for run in runs_of(planned) if has_ended(bundle.root / layout.EVIDENCE / run.id)}
     controls = [unit for unit in planned.controls.units if ended.issuperset(unit.runs)]
     judged = {(unit.contract, unit.claim, unit.workload) for unit in controls}

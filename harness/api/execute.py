@@ -33,7 +33,8 @@ class Watch(Protocol):
     """An object that shows the progress of runs. The harness calls its methods from several threads."""
 
     def begins(self, runs: Sequence[Run]) -> None:
-        """Receive the runs that will be executed. Every other planned run uses the evidence of an executed run."""
+        """Receive the runs that will be executed. Every other planned run ended before the command was resumed, or uses
+        the evidence of an executed run."""
 
     def moves(self, run: Run, phase: str, seconds: float) -> None:
         """Receive the name of the phase that a run has entered, `seconds` after the run's start. The phase is "" at the
@@ -72,8 +73,8 @@ def execute(
     If several runs have equal work, this work is executed once.
     interpreters: processes that were started in advance and wait for work; this call ends them. redacted: removes names
     of host, user and folders from the evidence, also from the evidence of an interrupted run. checkout: the worktree of
-    the baseline's commit. journal: a record of the runs that have ended; these runs are not executed again. early:
-    judges units whenever a run enters another phase, and whenever the end of a run is recorded.
+    the baseline's commit. journal: a record of the runs that have ended; these runs are not executed again. early: an
+    object that judges units whenever a run enters another phase, and whenever the end of a run is recorded.
     pages: True if the harness draws pages afterwards. The libraries for drawing are then imported while runs are
     executed.
     """
@@ -115,10 +116,11 @@ def execute(
 
 
 class _End:
-    """When all processes of a run have ended, remove names from the run's evidence and record the run as ended.
+    """A function object that is called whenever a process of a run ends. After the last process, it removes names of
+    host, user and folders from the run's evidence, and records the run as ended.
 
-    The object is called at the end of each process. It removes names before it records the run in the journal (the
-    record of ended runs), because the evidence of a recorded run must not change.
+    The names are removed before the run is recorded in the journal (the record of ended runs), because the evidence of
+    a recorded run must not change.
     """
 
     def __init__(

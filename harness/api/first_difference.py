@@ -40,7 +40,7 @@ DIFFERENCES = frozenset(
     }
 )
 Execute = Callable[[Run], Sequence[RunEvidence]]
-Tell = Callable[[Run, str, float], None]  # a function of a run, its phase, and the seconds since the start of the run
+Tell = Callable[[Run, str, float], None]  # a function that takes a run, its phase, and the seconds since the run began
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
@@ -63,8 +63,8 @@ def foreseen_seconds(bundle: Bundle, unit: Unit, run: Run) -> float | None:
     """Return the estimated seconds that `locate` would take for `run` without a time limit; None if no times were
     recorded.
 
-    The estimate is based on the times of the unit's runs. `locate` executes both arms once to find the step, twice to
-    record the operators of this step, and twice to record the values of one operator.
+    The estimate is based on the times of the unit's runs. It assumes that `locate` executes both arms once to find the
+    step, twice to record the operators of this step, and twice to record the values of one operator.
     """
     workers = [worker for name in unit.runs for worker in read_times(bundle.root / layout.EVIDENCE / name)]
     seen = [(span, span.phase.partition(".0: ")[0]) for worker in workers for span in spans(worker)]
@@ -131,7 +131,7 @@ def executing_into(
         for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
             arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
             part = run.model_copy(update={"arms": arms})
-            if number:  # only the first commit's part carries the seconds of earlier executions
+            if number:  # only the part of the first commit has the seconds of earlier executions
                 part = _with_settings(part, **{SPENT: 0.0})
             moves = partial(_moves, tell, part.model_copy(update={"id": f"locating {claim}"}))
             work = [Work(part, folder / str(number), moves, lambda _death: None)]

@@ -89,8 +89,8 @@ def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> d
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
-    """Return the section of a page that shows one run directory. name: the title of the section. Of `contracts`, only
-    those that the run directory also contains are used for judging."""
+    """Judge one run directory, and return the section of a page that shows it. name: the title of the section.
+    contracts: those by which the run is judged; contracts that the run directory does not contain are ignored."""
     own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
     return RunPart(name, _view_of_one(bundle, own, name))
 
@@ -181,13 +181,13 @@ def judge_runs(
 
 
 def judgement_json(judgement: Judgement) -> str:
-    """Return the output of `--json`: the content of `verdicts.json`, messages, costs, run directory, valid waivers."""
+    """Return the output of `--json`: the content of `verdicts.json` with messages, and other facts such as costs."""
     from harness.report.headline import HELD
 
     directory = str(judgement.run_directory) if judgement.run_directory else None
     published = verdict_file(judgement.verdicts).model_dump(mode="json")
     published["claims"] = [verdict.model_dump(mode="json") for verdict in judgement.verdicts]
-    # the gate is not open if evidence was changed or is incomplete, nor for a drill, which is not a gate
+    # the gate is closed if evidence was changed or is incomplete; it is also closed for a drill, which is not a gate
     published["gate"]["open"] = judgement.headline.word == HELD and not judgement.view.is_drill
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
     waived = [waiver.model_dump(mode="json") for waiver in waivers]
@@ -215,7 +215,7 @@ Part = tuple[str, str]  # the name of a run, and one of its arms
 # an entry of the list `waiting`: the runs or arms that must be complete, and the function that is called then
 Waiting = tuple[Collection[str | Part], Callable[[], None]]
 Judged = Callable[[Verdict, ReportView], None]
-# a function that takes the name of a run and returns the names of the run's complete arms
+# a function: name of a run -> names of those of its arms that are complete
 Ended = Callable[[str], Collection[str]]
 
 
@@ -232,8 +232,8 @@ class AsTheyEnd:
         self._waiting, self._arms = list(waiting), arms
         self._timed = {run.id for run in runs if probe_named(run.probe).timed}
         self._ended: set[str | Part] = set()
-        # run's name -> the last phase's name up to its colon, such as `plain.1`: the arm, and a number if the arm is
-        # repeated
+        # name of a run -> the arm and the number of the execution that runs now, such as `plain.1`: the phase's name up
+        # to its colon
         self._execution: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -277,8 +277,8 @@ def units_as_they_end(
     directory that is being written.
     """
     models = [loaded.contract for loaded in contracts]
-    # In most runs an arm can be judged as soon as it is complete. In a run with several commits or ranks it cannot,
-    # because the evidence of one arm is in several folders.
+    # In most runs an arm can be judged as soon as it is complete. In a run with several commits or ranks, no arm is
+    # judged early, because the evidence of one arm is in several folders.
     apart = {run.id: run for run in runs if probe_named(run.probe).arm_by_arm and run.ranks == 1}
     if bundle.header.commits:
         apart = {}

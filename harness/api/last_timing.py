@@ -1,4 +1,4 @@
-"""Find the last run that timed each claim of a contract. Its noise predicts the noise of the next run."""
+"""Find the last run that timed each claim of a contract. Its noise predicts the noise of the claim's next run."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def signed_texts(signed: Sequence[Signed]) -> list[str]:
 
 def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
     """Return an object that removes names of host, user and folders from evidence, but keeps words of these contracts.
-    Return None if names are kept. asked: True or False as the user requested; None removes names only in CI."""
+    Return None if names are kept. asked: True removes names, False keeps them, None removes them only in CI."""
     if not redaction.wanted(asked):
         return None
     words = [redaction.texts_in(loaded.contract.model_dump(mode="json")) for loaded in contracts]
@@ -140,8 +140,8 @@ def _files_of(contracts: Sequence[LoadedContract], folder: Path) -> dict[str, st
 
 
 def beside_the_header(options: VerifyOptions) -> dict[str, object]:
-    """Return the options that change what is executed, but are not in the header (`run.json`). For an option that names
-    files, return the path, size and modification time of each file."""
+    """Return, by name, the values of the options that change what is executed, but are not in the header (`run.json`).
+    The value of an option that names files is the path, size and modification time of each file."""
     return {
         "--data": _files(options.data),
         "--model": _files(options.model_directory),
@@ -177,7 +177,7 @@ def _text(word: str) -> str:
 
 def with_earlier_runs(header: Header, contracts: Sequence[LoadedContract], reports: Path) -> Header:
     """Return the header (`run.json`) with a list of the earlier attempts and drills in the folder `reports`. Call this
-    function before the run's own directory exists. Otherwise the list would contain the run itself."""
+    function before the run's own directory exists, because the list would otherwise contain the run itself."""
     drilled = drilled_claims(records_below(reports, contracts), header.digests.contracts)
     return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
 
@@ -294,8 +294,8 @@ def baselines(
     """Check out the commits of the baselines for the duration of a `with` block, and yield the checkout.
 
     Yield None without `--baseline`. signed: waivers and accepted baselines. An accepted baseline is used if it is valid
-    on `day`. Raises UsageError. Raises ContractErrors if an accepted baseline names a claim that compares no numbers
-    with a baseline.
+    on `day`. Raises UsageError, for example if `--baseline` is combined with a planted fault. Raises ContractErrors if
+    an accepted baseline names a claim that compares no numbers with a baseline.
     """
     if options.baseline is not None and options.fault is not None:
         no_fault_with_baseline = "--baseline cannot be combined with a planted fault"

@@ -22,12 +22,13 @@ from harness.evidence.run_records import Telemetry
 from harness.kinds import probe_named
 from harness.kinds.speed.disturbances import clock_spread
 
-STEPS = 10**6  # stands for no limit, because no run has this many steps
+STEPS = 10**6  # number of steps that stands for no limit, because no run has so many
 
 
 @dataclass(frozen=True)
 class Steadiness:
-    """Clock and power of one GPU. spread: (highest - lowest) / median SM clock. Claims about speed limit the spread."""
+    """Clock and power of one GPU. spread: (highest SM clock - lowest SM clock) / median SM clock. Claims about speed
+    limit the spread."""
 
     uuid: str
     spread: float

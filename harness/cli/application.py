@@ -53,7 +53,7 @@ _REMEDIES: dict[int | None, str] = {
 }
 # The application must have at least one command. For `--version` it therefore imports the command that loads fastest.
 LIGHTEST = ("init",)
-# Name of a command -> name of its module, for commands whose name cannot be the name of a module or is a name in use.
+# Name of a command -> name of its module, for commands whose name is a keyword of Python or contains a hyphen.
 MODULES = {"import": "import_contracts", "try": "try_step", "compare-runs": "compare_runs"}
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "verify": (
@@ -91,7 +91,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("harness-reports/RUN MY-CLAIM", "the first operator that differs, and your line of code"),
         ("harness-reports/RUN MY-CLAIM --json", "the same as one JSON object"),
     ),
-    "history": (("reports/", "every judged figure over many runs, as a page"),),
+    "history": (("reports/", "every judged number over many runs, as a page"),),
     "pack": (("harness-reports/RUN --redact --out reports/RUN", "publish the run without names"),),
     "attest": (("reports/RUN --key private.pem", "sign its verdicts"),),
     "import": (("upstream/ --write mine.yaml", "contracts of another language as one contract of ours"),),
@@ -107,7 +107,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 
 def application(arguments: list[str]) -> typer.Typer:
     """Return the application with only the command that `arguments` start with. If they name no command, add all
-    commands. The modules of other commands are not imported. For example, `check` then starts without numpy."""
+    commands. Modules of commands that are not added are not imported. For example, `check` starts without numpy."""
     import typer  # `typer` is imported late, after the signal handlers are installed
     from typer.core import TyperGroup
 
@@ -171,8 +171,8 @@ def main() -> None:
 
 
 def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that runs `command` unless Python, at its start, ran code of the user's project. In that case
-    the function raises HarnessError. The check is skipped for a command line with --help or --version."""
+    """Return a function that first checks if Python, at its start, ran code of the user's project. If so, the function
+    raises HarnessError, otherwise it runs `command`. With --help or --version, the function is not called."""
 
     @wraps(command)
     def begun(*values: object, **options: object) -> object:
@@ -210,8 +210,8 @@ def _refuse_code_of_the_project() -> None:
 
 
 def _collect_from_now_on() -> None:
-    """Turn on garbage collection, except for objects that exist already. For `check` it stays off, because `check` ends
-    too soon to need it."""
+    """Turn on garbage collection, except for objects that exist already. For the command `check`, garbage collection
+    stays off, because `check` ends too soon to need it."""
     if not gc.isenabled() and sys.argv[1:2] != ["check"]:
         gc.freeze()
         gc.enable()
@@ -234,8 +234,8 @@ def _shown(code: ExitCode, errors: list[str]) -> ExitCode:
 
 
 def _usage(error: Exception) -> int:
-    """Print an error about the command line and return its exit code. For an error of any other kind, print nothing and
-    return 0."""
+    """Print an error about the command line and return its exit code. For any other error, print nothing and return
+    0."""
     # Recognize an error of click by its method `show`, because its class differs between versions of typer.
     show = getattr(error, "show", None)
     if show is None:
@@ -248,7 +248,7 @@ def _usage(error: Exception) -> int:
 
 
 def _notes(error: BaseException) -> list[str]:
-    """Return the notes of an error, such as where the evidence so far is kept."""
+    """Return the notes that were added to an exception, such as the path where the evidence so far is kept."""
     return list(getattr(error, "__notes__", []))
 
 
@@ -300,7 +300,7 @@ if __name__ == "__main__":
 
 
 def epilog(name: str) -> str:
-    """Return the examples of a command as text for its help, one example on each line. The first line of the text
+    """Return the examples of a command as text for the command's help, one example on each line. The text's first line
     (`\\b`) tells click not to join the lines."""
     width = max(len(arguments) for arguments, _ in EXAMPLES[name])
     lines = [f"  harness {name} {arguments:<{width}}  {what}" for arguments, what in EXAMPLES[name]]

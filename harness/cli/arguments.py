@@ -102,8 +102,8 @@ def redact_words(redact: bool | None) -> list[str]:
 def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) -> bool:
     """Return True if `--on` or `--gpus` was given. The contracts are then run as several jobs.
 
-    options: values of options that cannot be combined with `--on` and `--gpus`, by name. Raises UsageError if such an
-    option was given, too.
+    options: the value of each option that cannot be combined with `--on` and `--gpus`, by the option's name. Raises
+    UsageError if one of these options was given together with `--on` or `--gpus`.
     """
     job_option = "--on" if on else "--gpus"
     if not on and not gpus:

@@ -25,7 +25,7 @@ def attest(
         Path | None, typer.Option("--file", help=f"The attestation file; default: NAME{SUFFIX} next to the directory.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check an attestation; exit like the gate over the directory.")
+        bool, typer.Option("--verify", help="Check an attestation; exit with the code of the gate over the directory.")
     ] = False,
     unsigned: Annotated[
         bool, typer.Option("--unsigned", help="Write only the statement, for another signer (sigstore, in CI).")
@@ -49,7 +49,7 @@ def attest(
 
 
 def check(directory: Path, file: Path, key: Path) -> int:
-    """Verify an attestation and print who signed which run. Return the exit code of the gate over the directory."""
+    """Verify an attestation. Print its key and its run. Return the exit code of the gate over the run directory."""
     attested = verify_statement(directory, file, key)
     print_line(f"{file}: signed by key {attested.key_id} ({key})")
     print_line(summary(attested.statement))
@@ -68,8 +68,8 @@ def summary(statement: Statement) -> str:
 
 
 def beside(directory: Path) -> Path:
-    """Return the path of the attestation file for a run directory. The file is next to the directory, because a new
-    file inside would not be in the directory's manifest."""
+    """Return the path of the attestation file for a run directory. The file is next to the directory, because the
+    directory's manifest would not list a new file inside the directory."""
     if directory.name in {"", ".."}:  # `.` and `..` have no name to which the suffix could be added
         directory = directory.resolve()
     return directory.with_name(f"{directory.name}{SUFFIX}")

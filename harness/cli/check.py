@@ -58,12 +58,12 @@ def findings_of(
     *,
     power: bool = False,
 ) -> tuple[list[LoadedContract], list[Finding]]:
-    """Load contracts and waivers, and return the contracts with the errors and warnings about them (lint).
+    """Load contracts and waivers. Return the contracts, and the errors and warnings about contracts and waivers.
 
     Raises ContractErrors with every error of every file. Each contract is also compared with its last drill record,
-    which is `drill` or the newest record below `reports/`. With `power`, warnings are added for timed claims that would
-    probably stay undecided, by the noise of their last run in `reports/` or `harness-reports/`. With `tags`, only
-    claims that have one of these tags are checked.
+    which is `drill` or the newest record below `reports/`. With `power`, a warning is added for each timed claim whose
+    last run in `reports/` or `harness-reports/` was so noisy that a new run would probably leave it undecided. With
+    `tags`, only claims that have one of these tags are checked.
     """
     loaded, signed = _read(paths, waivers)
     read = FilesRead.of(paths, waivers, loaded)
@@ -71,7 +71,7 @@ def findings_of(
     dead = unmatched(signed, loaded, all_known=any(path.is_dir() for path in paths))
     stale = [Finding("error", error.where, error.sentence()) for error in dead]
     stale += [Finding("warning", *late) for late in expired_on(datetime.now(tz=UTC).date(), signed)]
-    # one call, so that one process describes all systems
+    # describe the systems of all contracts in one call, so that only one process is started for this
     describe_all(system for one in loaded for system in one.contract.systems())
     read.require_unchanged()
     if drill is not None:
@@ -96,8 +96,8 @@ def findings_of(
 
 
 def _uncompilable(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return an error for each module that Python cannot compile, among the modules of the contracts' systems and the
-    modules that these import."""
+    """Return an error for each module that Python cannot compile. The searched modules are those that contain the
+    systems of the contracts, and the modules that they import."""
     systems = {system for loaded in contracts for system in loaded.contract.systems()}
     return [
         Finding(

@@ -17,7 +17,7 @@ def compare(
     before: Annotated[Path, typer.Argument(help="The earlier run directory, or archive.")],
     after: Annotated[Path, typer.Argument(help="The later run directory, or archive.")],
 ) -> None:
-    """Print what changed between two runs: environment, verdicts, and figures that differ by more than noise."""
+    """Print what changed between two runs: environment, verdicts, and numbers that differ by more than noise."""
     text, code = comparison(before, after)
     print_lines(text)
     raise typer.Exit(code)

@@ -42,7 +42,7 @@ def compare_runs(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
 ) -> None:
-    """Judge whether two recorded loops trained the same: bitwise, or within the baseline's own noise."""
+    """Judge if two recorded loops trained the same: in every bit, or within the noise of the baseline's repeats."""
     if json and markdown:
         raise UsageError(
             "--json and --markdown cannot be combined", got="both", remedy="leave out --json or --markdown"
@@ -58,7 +58,7 @@ def compare_runs(
 
 
 def end_of(result: ComparedRuns) -> tuple[str, ExitCode]:
-    """Return the first word of the headline, such as HELD, and the exit code."""
+    """Return the first word of the headline about a comparison, such as HELD, and the exit code of the command."""
     return _ENDS.get(result.judgement.status, (ERROR, ExitCode.ERROR))
 
 

@@ -55,8 +55,8 @@ def doctor(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Facts about the machine, all units (each with the reason if it cannot be decided), and systems that could not be
-    described."""
+    """Facts about the machine, all units, and systems that could not be described, with the error. A unit that this
+    machine cannot decide has an obstacle, which gives the reason."""
 
     facts: list[tuple[str, str]]
     units: list[Unit]
@@ -137,7 +137,7 @@ def _name(unit: Unit) -> str:
 
 
 def steadiness_lines(found: Sequence[Steadiness]) -> list[str]:
-    """Return a line about each GPU's clock, in the order of `found`."""
+    """Return a line about each measured GPU: the spread and the range of its clock, and its power."""
     return [
         f"{gpu.uuid}  spread {gpu.spread:.4f}  {gpu.lowest_mhz:.0f} to {gpu.highest_mhz:.0f} MHz  {gpu.power_w:.0f} W"
         for gpu in found

@@ -1,4 +1,4 @@
-"""`harness drill`: try every claim against every fault that should break it."""
+"""`harness drill`: plant every fault that should break a claim, and check that the claim then fails."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def drill(
 
 
 def drill_on(on: str | None, gpus: str | None, paths: Sequence[Path], directory: Path, *, redact: bool | None) -> int:
-    """Plant every fault of the contracts, in jobs of an engine like Slurm. Return the worst exit code of the jobs."""
+    """Plant every fault of the contracts, in jobs of the engine of `--on` or `--gpus`. Return the worst exit code."""
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, None, contracts)
     refuse_lint_errors(contracts)

@@ -81,8 +81,7 @@ def _explanation(loaded: LoadedContract, claim: AnyClaim, width: int) -> list[st
 
 
 def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
-    """Return `texts` as wrapped lines, with the label in front of the first line. A label that is too long gets a
-    separate line."""
+    """Return `texts` as wrapped lines, with the label in front of the first line. A long label gets a separate line."""
     margin = " " * (2 + LABEL_WIDTH)
     lines = [
         line
@@ -110,8 +109,8 @@ def _workload(loaded: LoadedContract, name: str) -> str:
 
 
 def _demands(part: AnyPart) -> list[str]:
-    """Return a line for each field of a claim (or of a composite claim's part) that has a value, also a default value.
-    Texts for people are left out."""
+    """Return a line for each field of a claim, or of a part of a composite claim. A field without a value is left out,
+    but one with a default value is listed. Texts for people, such as `why`, are left out."""
     values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
     for path, bound in part.bounds().items():
         *above, name = path.split(".")

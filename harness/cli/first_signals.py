@@ -21,7 +21,7 @@ def hold() -> None:
 
 
 def release() -> tuple[dict[int, object], list[int]]:
-    """Return the signal handlers that `hold` replaced, and the signals that arrived since then. Then forget both."""
+    """Return and forget the signal handlers that `hold` replaced, and the numbers of the signals that arrived since."""
     found, noted = dict(_found), list(_noted)
     _found.clear()
     _noted.clear()

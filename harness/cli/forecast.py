@@ -37,7 +37,7 @@ from harness.report.text import line
 from harness.run_directory.bundle import Bundle, read_bundle
 from harness.run_directory.costs import Kind, Span, costs, spans
 
-# The models below describe what a gate or a drill would execute on this machine. `--plan` prints a description.
+# The models below describe what a gate or a drill would execute on this machine. `--plan` prints this description.
 
 
 class Estimate(Record):
@@ -85,8 +85,8 @@ class PlannedRun(Record):
 class Forecast(Record):
     """The output of `--plan --json`.
 
-    seconds: the sum over all runs with an estimate. unknown: the number of runs without an estimate. together: seconds
-    that an earlier command took for exactly these runs, or None if no command executed them.
+    seconds: the estimates of all runs, added up. unknown: the number of runs without an estimate. together: seconds
+    that an earlier command took for exactly these runs, or None if there is no record of such a command.
     """
 
     format_version: Literal[1] = 1
@@ -108,11 +108,11 @@ class Forecast(Record):
 
 # The seconds of a planned run are estimated from recorded runs on a machine of the same kind.
 
-# A recorded run that is equal to the planned run is the best source. If only the number of steps or the other arms
-# differ, the estimate uses the seconds per step of each arm, and the seconds for imports, start and end.
+# A recorded run that is equal to the planned run is the best source. If only the number of steps or the other arms of
+# the run differ, the estimate uses the seconds per step of each arm, and the seconds for imports, start and end.
 
-# Fields of a run that must be equal in the recorded and the planned run. If one differs, a step of an arm may take
-# another time, so the recorded run is not used for the estimate.
+# Rules that compare a recorded run with the planned run. If a field that is not ignored differs, a step of an arm may
+# take another time, so the recorded run is not used for the estimate.
 AS_LONG = {
     **dict.fromkeys(SHARED, IGNORED),
     **{name: SHARED[name] for name in ("probe", "arms", "arm", "system", "commit", "nudged")},
@@ -130,8 +130,8 @@ class Estimates:
     _seen: list[RecordedDirectory] = field(default_factory=list)
 
     def of(self, runs: Sequence[Run]) -> tuple[dict[str, Estimate], Estimate | None]:
-        """Return an estimate for each run, by run id, and one estimate for all runs together. The estimate for all runs
-        together is None unless one directory contains exactly these runs."""
+        """Return an estimate for each run, by run id, and one estimate for all runs together. The estimate for
+        all runs together comes from a directory that contains exactly these runs; None without such a directory."""
         equal: dict[str, Estimate] = {}
         together = None
         for directory in recorded(self.folder):
@@ -151,10 +151,10 @@ class Estimates:
         return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
 
     def _by_arms(self, run: Run) -> Estimate | None:
-        """Return an estimate from the newest recorded execution of each arm, scaled to the planned number of steps.
+        """Return an estimate from the newest recorded execution of each of the run's arms, scaled to the planned steps.
 
-        Return None if an arm has no recorded execution. Also return None if the run's probe (its way of executing arms)
-        does not execute one arm after the other.
+        Return None if one of the arms has no recorded execution. Also return None if the run's probe (its way of
+        executing arms) does not execute one arm after the other.
         """
         if not probe_named(run.probe).arm_by_arm:
             return None
@@ -196,7 +196,7 @@ def _place(found: RecordedRun) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to a tenth of a second. Two executions of the same run differ by more than that."""
+    """Round to a tenth of a second, because two executions of the same run differ by more than this."""
     return round(seconds, 1)
 
 
@@ -216,7 +216,8 @@ class RecordedRun:
 
     @cached_property
     def by_arm(self) -> Mapping[str | None, float]:
-        """Return the seconds of each arm, by the arm's name. Imports, start and end have the key None."""
+        """Return the seconds of each arm, by the arm's name. The seconds of imports, start and end have the key
+        None."""
         seconds: defaultdict[str | None, float] = defaultdict(float)
         for span in self.spent:
             named, colon, _ = span.phase.partition(": ")
@@ -227,8 +228,8 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedDirectory:
-    """The completed runs of one directory. wall_seconds: seconds from the start of the first run to the end of the last
-    run, or None if these times are unknown."""
+    """The completed runs in one run directory. wall_seconds: seconds from the start of the first run to the end of the
+    last run, or None if these times are unknown."""
 
     name: str
     runs: Sequence[RecordedRun]
@@ -257,7 +258,7 @@ def _of(bundle: Bundle) -> RecordedDirectory:
         if (run := readable(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)) is not None
     ]
     account = costs(ended, {}, has_gpu=False)
-    # In a resumed directory, the time between the interruption and the resumption would be counted too.
+    # In a resumed directory, `wall_seconds` would include the time between the interruption and the resumption.
     known = ended and account.clocked and not bundle.header.resumed
     return RecordedDirectory(bundle.path.name, runs, account.wall_seconds if known else None)
 
@@ -326,8 +327,8 @@ def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
 
 
 def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) -> Forecast:
-    """Return the forecast for planned units and runs. reports: the folder of earlier runs, for the estimates. If
-    another run is executed in place of a unit's run, the unit has the id of the executed run."""
+    """Return the forecast for planned units and runs. reports: the folder of earlier runs, for the estimates. If a run
+    of a unit is not executed because another run's evidence is used for it, the unit lists the id of that other run."""
     machine = environment.machine()
     hosts = hosted(runs)
     executed = {run.id: host.run.id for host in hosts for run in host.runs}

@@ -1,4 +1,4 @@
-"""`harness history`: draw every judged figure over the runs below a folder; nothing is run."""
+"""`harness history`: plot every judged number over the runs below a folder; nothing is run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def history(
     reports: Annotated[Path, typer.Argument(help="A folder with run directories, published runs or archives.")],
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("history.html"),
 ) -> None:
-    """Draw every judged figure over the runs below a folder. A line connects only results from equal machines."""
+    """Plot every judged number over the runs below a folder. A line connects only results from equal machines."""
     print_line(write_history(reports, out))
 
 
 def write_history(reports: Path, out: Path) -> str:
-    """Write the history page of the runs in a folder, and return a line about the page. Print which runs the page
-    leaves out."""
+    """Write the history page of the runs in `reports` to the file `out`. Return a line with the numbers of shown and of
+    left-out runs. Print which runs the page leaves out, with the reason."""
     require_existing([reports])
     refuse_within_run(out)
     runs = [_read(path, reports, out) for path in runs_below(reports)]
@@ -44,8 +44,8 @@ def write_history(reports: Path, out: Path) -> str:
 
 
 def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
-    """Judge a run again for the history page. If the page must leave the run out, the returned HistoryRun contains the
-    reason."""
+    """Judge the run `path` again, and return it for the history page. If the page must leave the run out, the returned
+    HistoryRun contains the reason."""
     page = path / layout.PAGE
     link = way(out.parent, page) if page.is_file() else None
     name = path.relative_to(reports).as_posix()

@@ -24,7 +24,7 @@ UpstreamPaths = Annotated[list[Path], typer.Argument(help="Upstream contract fil
 def import_contracts(
     paths: UpstreamPaths,
     write: Annotated[
-        Path | None, typer.Option("--write", help="Write all of them as one contract into this new file.")
+        Path | None, typer.Option("--write", help="Write all claims as one contract into this new file.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -81,7 +81,7 @@ def _counts(imported: Sequence[Imported]) -> str:
 
 
 def as_json(imported: Sequence[Imported], errors: Sequence[ContractError]) -> dict[str, Any]:
-    """Return all files and all errors as a value for JSON."""
+    """Return the imported contracts with their claims, and the errors, as nested dictionaries and lists for JSON."""
     return {
         "files": [_file(each) for each in imported],
         "errors": [{"where": one.where, "message": one.sentence()} for error in errors for one in error.each()],

@@ -39,7 +39,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 def init(
     step: Step, steps: Steps = None, budget: Budget = None, compiled: Compile = True, force: Force = False
 ) -> None:
-    """Try the step that a function makes, and write a contract and an adapter for what can be compared in the step."""
+    """Try the step that a function makes. Write an adapter, and a contract for all that can be compared."""
     horizon = Horizon(steps, None if budget is None else seconds_of(budget))
     draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled))
     require_free(kept_files(draft, Path.cwd()), force=force)
@@ -52,8 +52,8 @@ def init(
 
 
 def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Draft, str, list[str]]:
-    """Run the draft contract, and return the draft with measured values, the reason why the step cannot run on this
-    machine, and lines about runs on a GPU. The reason is "" if the step ran."""
+    """Run the draft contract. Return three results: the draft with what the trials decided, such as its comparison; the
+    reason why the step cannot run on this machine, or ""; and lines that predict what the step would do on a GPU."""
 
     def again(other: Draft) -> Tried:
         return probe(other, session.VerifyOptions(), watch)
@@ -74,13 +74,14 @@ def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Dra
 
 
 def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:
-    """Run the draft contract and keep no files. Arms that cannot change the draft are not run."""
+    """Run the draft contract and keep no files. Arms whose results cannot change the draft are not run."""
     return try_step(replace(draft, arms=Arms(False, False, memory=False)), reports=None, options=options, watch=watch)
 
 
 def print_kept(draft: Draft, paths: Sequence[Path], untried: str = "") -> None:
     """Print which files were written, which claims the contract lacks, and what to do next. untried: the reason why the
-    step did not run on this machine, or "" if it ran. If it did not run, the files are only a guess."""
+    step did not run on this machine, or "" if it ran. If the step did not run, the content of the files is only a
+    guess."""
     for path in paths:
         print_line(f"wrote {path.relative_to(Path.cwd())}")
     for left_out in draft.left_out:

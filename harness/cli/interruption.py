@@ -29,8 +29,8 @@ _grace: list[float] = [GRACE_S]
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Let signals end the command within the `with` block. A signal that the process ignored before (as under `nohup`)
-    stays ignored.
+    """Let signals end the command within the `with` block. A signal that was ignored before (as under `nohup`) stays
+    ignored.
 
     A signal that arrived between the start of the process and the `with` block ends this block at once, because
     `first_signals.hold` recorded the signal. After the `with` block, signals raise no exception.
@@ -53,11 +53,11 @@ def watched() -> Iterator[None]:
 
 
 def _while_it_ends(handler: Any) -> Any:
-    """Return the handler of a signal for the time after the `with` block of `watched`. handler: the handler before this
-    block.
+    """Return the handler of a signal for the time after the `with` block of `watched`. handler: the signal's handler
+    before this block.
 
-    The returned handler ignores the signal if an earlier signal has already determined the exit code. Otherwise it ends
-    the process.
+    After the block, the signal is ignored if it was ignored before the block, or if an earlier signal has already
+    determined the exit code. Otherwise the returned handler ends the process.
     """
     return signal.SIG_IGN if noted or handler is signal.SIG_IGN else _end_now
 
@@ -103,7 +103,7 @@ def _note(number: int, _frame: object) -> None:
 
 
 def _end_hard(seconds: float, code: int) -> None:
-    """End the process without cleanup after `seconds`. Helper processes of the harness then end all processes that it
-    started."""
+    """End the process without cleanup after `seconds`. Helper processes of the harness then end all other processes
+    that the harness started."""
     time.sleep(seconds)
     os._exit(code)

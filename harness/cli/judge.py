@@ -30,7 +30,7 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 def judge(
     run_directories: RunDirectories,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with 0 if verdicts, and a drill's rows, are as recorded.")
+        bool, typer.Option("--check", help="Exit with 0 if verdicts and a drill's results are as recorded.")
     ] = False,
     write: Annotated[
         bool, typer.Option("--write", help="Replace verdicts.json and the reports, but never evidence.")
@@ -116,8 +116,8 @@ def print_verdicts(
     out: Path | None = None,
     badge: Path | None = None,
 ) -> int:
-    """Print the verdicts and return the exit code. The only files written are a badge, and pages in the folder `out`,
-    and only if they are requested."""
+    """Print the verdicts and return the exit code. Write a badge only if `badge` names a file, and pages only if `out`
+    names a folder. No other files are written."""
     bundles, judgement = judged(directories, known, gate=gate)
     if out is not None:
         judgement = write_shared(out, judgement, bundles)
@@ -133,8 +133,7 @@ def print_verdicts(
 
 
 def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError if `option` is combined with one of `options`, because these options apply only to verdicts that
-    are printed."""
+    """Raise UsageError if `option` is combined with one of `options`, which apply only to printed verdicts."""
     for name, value in options.items():
         if value is not None:
             needs_printed_verdicts = f"{name} can be used only if the verdicts are printed"
@@ -142,8 +141,7 @@ def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
 
 
 def refuse_beside_out(options: Mapping[str, bool]) -> None:
-    """Raise UsageError if one of these options was given together with `--out`. The caller has checked that `--out` was
-    given."""
+    """Raise UsageError if one of these options was given. Call this only if `--out` was given."""
     for name, given in options.items():
         if given:
             raise UsageError(
@@ -154,9 +152,9 @@ def refuse_beside_out(options: Mapping[str, bool]) -> None:
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:
     """Judge each directory again. Return 0 if its `verdicts.json` has exactly the same verdicts, otherwise 12.
 
-    With `gate`, the directories are the parts (shards) of a gate, and without differences the exit code of the gate is
-    returned. In the directory of a drill, the results of the planted faults are judged again too. Faults that cannot be
-    judged again are printed and counted.
+    With `gate`, the directories are the parts (shards) of a gate. If there are no differences, the exit code of this
+    gate is returned instead of 0. In the directory of a drill, the results of the planted faults are judged again, too.
+    Faults that cannot be judged again are printed and counted.
     """
     differing = 0
     for directory in directories:
@@ -186,8 +184,8 @@ def _gate(directories: Sequence[Path]) -> int:
 def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
     """Judge each directory again, and replace its verdicts, reports and manifest. The evidence stays unchanged.
 
-    Return 0. With `gate`, write the pages of a gate, and return the exit code of the gate over all directories. An old
-    directory without a manifest gets a manifest.
+    Return 0 without `gate`. With `gate`, write the pages of a gate, and return the exit code of the gate over all
+    directories. A directory that was written before manifests existed gets a manifest.
     """
     if gate:
         # refuse mixed runs before any file is written

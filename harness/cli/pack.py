@@ -38,7 +38,7 @@ def pack(
         bool,
         typer.Option(
             "--page/--no-page",
-            help="Leave out its own page, because another page shows the run, or `harness report` draws it.",
+            help="Leave out the run's page, because another page shows the run, or `harness report` draws the page.",
         ),
     ] = True,
 ) -> None:
@@ -111,7 +111,7 @@ def _write(bundle: Bundle, folder: Path, replaces: str | None, beside: Sequence[
 
 
 def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
-    """Raise EvidenceError unless the packed run has no problems and the same header and verdicts as its source."""
+    """Raise EvidenceError if the packed run has problems (such as other verdicts) or not its source's header."""
     if packed.problems or packed.bundle.header != source.bundle.header:
         difference = "; ".join(packed.problems[:3]) or "another header"
         raise EvidenceError(

@@ -1,4 +1,4 @@
-"""Print the output of commands on stdout: text with the count line first, or one JSON object."""
+"""Print the output of commands on stdout: text that begins with the number of units by outcome, or one JSON object."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
-    """Print results on stdout: as one JSON object, or as text, with annotations under GitHub Actions."""
+    """Print the verdicts on stdout: as one JSON object, or as text, with annotations under GitHub Actions."""
     if as_json:
         print_json(session.judgement_json(judgement))
         return
@@ -40,14 +40,14 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
 
 def print_manifest(judgement: session.Judgement) -> None:
-    """Print the digest of the run's manifest, if the run has a manifest. Whoever notes the digest can later see whether
-    the directory was changed, even if its manifest was written again."""
+    """Print the digest of the run's manifest, if the run has one. With the noted digest, a reader can later detect a
+    change of the directory, even if the manifest was written again after the change."""
     if judgement.manifest is not None:
         print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
 
 
 def print_costs(judgement: session.Judgement) -> None:
-    """Print how many seconds the runs took, by kind of cost. Print nothing if no times were recorded."""
+    """Print the seconds of the runs for each kind of cost, such as imports. Print nothing if no times were recorded."""
     from harness.report.sections.costs import summary
 
     if costs := summary(judgement.view.costs):
@@ -55,7 +55,7 @@ def print_costs(judgement: session.Judgement) -> None:
 
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
-    """Print what would be executed. Return ERROR if a unit is certain to get the verdict ERROR, otherwise HELD."""
+    """Print the planned units and runs. Return ERROR if a unit is certain to get the verdict ERROR, otherwise HELD."""
     from harness.cli.forecast import shown
 
     if as_json:

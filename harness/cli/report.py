@@ -26,7 +26,7 @@ def report(
     ],
     out: Out = None,
 ) -> None:
-    """Render report.html, summary.md and, if the run is not a published one, junit.xml of a run directory again."""
+    """Render report.html and summary.md of a run directory again, and junit.xml unless the run is published."""
     if out is not None:
         folder, warnings = out, render_together(run_directories, out)
     elif len(run_directories) > 1:
@@ -48,8 +48,8 @@ def report(
 
 
 def render_together(directories: Sequence[Path], out: Path) -> list[str]:
-    """Write one report about these runs into the new folder `out`, and return the warnings on its page. The pages in
-    the run directories stay unchanged."""
+    """Write one report about the runs in `directories` into the new folder `out`. Return the warnings that its page
+    shows. The pages in the run directories stay unchanged."""
     refuse_used(out, directories)
     bundles, judgement = shown_together(directories)
     linked = write_shared(out, judgement, bundles)
@@ -59,8 +59,8 @@ def render_together(directories: Sequence[Path], out: Path) -> list[str]:
 
 
 def render(directory: Path) -> list[str]:
-    """Render the reports of a run directory again, write its manifest again, and return the warnings on its page. The
-    pages of an incomplete run show that it is incomplete, and it gets no manifest. Raises UsageError for an archive."""
+    """Render the reports of a run directory again, write its manifest again, and return the warnings on its page. If a
+    run is incomplete or changed, the page shows this, and no manifest is written. Raises UsageError for an archive."""
     [bundle], judgement = judged([directory])
     junit = not bundle.place.published
     if unfit(bundle, judgement, replaced(bundle)) or bundle.seal.missing:

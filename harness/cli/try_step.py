@@ -91,10 +91,10 @@ def _refuse_together(options: Mapping[str, bool]) -> None:
 def _tried(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, *, as_text: bool
 ) -> tuple[Tried, Draft]:
-    """Run the draft contract. If its results show that other settings fit better, run it again with them.
+    """Run the draft contract. If the results show that other settings make a fairer comparison, run it with those, too.
 
-    Return the results of the last execution and the draft that was executed. as_text: True to print each answer as soon
-    as it is known.
+    Return the results of the last execution, and the draft contract with the chosen settings. as_text: True to print
+    each answer about the step as soon as it is known.
     """
     answers = Answers()
     names = {FIRST: options.name, CHOSEN: None if options.name is None else f"{options.name}-chosen"}

@@ -125,8 +125,8 @@ def verify(
 
 
 def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
-    """Verify contracts on this machine. If torch is installed, worker processes are started first: they import modules
-    while the harness reads the contracts and describes the systems."""
+    """Verify contracts on this machine. If torch is installed, worker processes are started first, so that they import
+    modules while the harness reads the contracts and describes the systems."""
     from harness.execution.supervisor import Interpreters
 
     refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)
@@ -164,5 +164,5 @@ def verify_on(
     read.require_unchanged(JUDGE)
     known = Known(
         paths, waivers=options.waivers
-    )  # the user code of one shard could change the contract of a later shard and restore the file afterwards
+    )  # judge by `paths`, not by the jobs' copies: a job's code could change a contract for a later job and restore it
     return judged(fleet.run_directories(shards, directory), known, gate=options.gate)[1]

@@ -42,7 +42,7 @@ class GitFailed(Exception):  # noqa: N818 - it is always caught, and reported as
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository, given by the folder of its working tree. Methods raise GitFailed if git fails."""
+    """A git repository. root: the folder of its working tree. Methods raise GitFailed if git fails."""
 
     root: Path
 
@@ -69,7 +69,7 @@ class Repository:
             raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=fetch_first) from error
 
     def _fetched(self, name: str) -> str:
-        """Return the arguments of `git fetch` with which this repository gets the revision `name`, under the same
+        """Return the arguments with which `git fetch` makes the revision `name` available in this repository, under its
         name."""
         for remote in _git(self.root, "remote").splitlines():
             if name.startswith(f"{remote}/"):
@@ -120,8 +120,8 @@ class Repository:
         _git(self.root, "worktree", "remove", "--force", "--force", str(folder))
 
     def lacks(self, folder: Path) -> list[str]:
-        """Return a line for each kind of content that a new worktree does not contain: submodules, and files that Git
-        LFS stores."""
+        """Return a line for each kind of content that the new worktree `folder` lacks. Such contents are submodules,
+        and files that Git LFS stores."""
         entries = [entry.split("\t", 1) for entry in _names(_git(folder, "ls-tree", "-r", "-z", "HEAD"))]
         submodules = [name for mode, name in entries if mode.startswith(_SUBMODULE)]
         attributed = _names(_git(folder, "ls-files", "-z", "--", ":(attr:filter=lfs)"))
@@ -183,8 +183,8 @@ def _reason(stderr: bytes) -> str:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The commits of a run, the import paths of its baselines, and the folder through which the processes of the two
-    commits exchange tensors."""
+    """The commits that a run compares, and the import path for each baseline commit. exchange: the folder through which
+    the processes of the two commits exchange tensors."""
 
     commits: TwoCommits
     import_paths: Mapping[str, ImportPath]  # keys: the commits of the baseline and of the accepted baselines
@@ -278,8 +278,8 @@ def _recorded(
 ) -> AcceptedRecord:
     """Return an accepted baseline for the run's header, with its state (such as expired) on `day`.
 
-    Raises UsageError if the entry has not expired and its commit is unknown. Also raises UsageError if this commit is
-    neither in the baseline's history nor between the baseline and the candidate's HEAD.
+    For an entry that has not expired, raises UsageError if its commit is unknown, or if this commit is neither in the
+    baseline's history nor between the baseline and the candidate's HEAD.
     """
     commit, short = entry.commit, entry.commit[:SHORT]
     known = repository.has(commit)

@@ -24,7 +24,7 @@ class ImportPath:
 
     The class is not a pydantic model, because processes that only describe systems use it and should not import
     pydantic. root: the repository's working tree. tree: the worktree, from which all modules of the repository must be
-    imported.
+    imported. folder: the working directory. path: the import path.
     """
 
     commit: str
@@ -34,7 +34,7 @@ class ImportPath:
     path: list[str]
 
     def use(self) -> None:
-        """Set the import path and the working directory of this process, and of the processes that it starts."""
+        """Give this process, and the processes that it starts, this import path and this working directory."""
         sys.path[:] = self.path
         os.environ["PYTHONPATH"] = os.pathsep.join(self.path)
         os.chdir(self.folder)
@@ -98,10 +98,10 @@ def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> Impor
 
 
 def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
-    """Return the folder of the worktree that replaces an entry of the import path. Return None if the commit lacks this
-    folder.
+    """Return the folder of the worktree `tree` that replaces an entry of the import path. Return None if the worktree
+    lacks this folder.
 
-    An entry outside of the repository, or an entry with installed packages, is returned unchanged.
+    An entry outside of the repository `root`, or an entry with installed packages, is returned unchanged.
     """
     place = entry.resolve()
     if not place.is_relative_to(root) or installed(place, root):

@@ -51,7 +51,7 @@ def _in_words(text: str) -> str:
 
 Reason = Annotated[str, Field(max_length=4000), AfterValidator(_in_words)]
 Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_not_blank)]
-UNREAD = "unread"  # a mark for fields that neither a judge nor a runner reads
+UNREAD = "unread"  # a mark for fields that are read neither to execute a run nor to judge it
 Words = Annotated[Text, UNREAD]
 Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]  # a GPU's compute capability, such as "9.0"
 Positive = Annotated[float, Field(gt=0)]
@@ -386,8 +386,8 @@ class Judged(Strict):
         return {}
 
     def compared(self) -> list[list[str]]:
-        """Return groups of arms that must be executed in one process. A group with several arms means one execution of
-        each arm. A group with one arm means all executions of this arm.
+        """Return groups of arms; each group must be executed in one process. For a group of several arms, this means
+        one execution of each arm. For a group of one arm, it means all executions of this arm.
 
         Arms that share no group may run in separate processes, because only their losses, figures and digests are
         compared.
@@ -405,13 +405,13 @@ class Judged(Strict):
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
-        """Return settings by which a run that compares arms records more about an arm. The keys are arms. The values
-        are fields of the planned arm (`PlannedArm`), by name."""
+        """Return, for arms about which a run must record more than usual, the settings that request this: fields of the
+        planned arm (`PlannedArm`) by name. The keys are arms."""
         return {}
 
     def process_count(self) -> int | None:
-        """Return how many processes repeat the measurement. Each process is a separate run. None means one run, which
-        several claims may share."""
+        """Return in how many processes the measurement is made, each of them a separate run. Return None for a single
+        run, which several claims may share."""
         return None
 
     def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all arms, unless a kind gives each arm its own process

@@ -189,7 +189,8 @@ class Bounds:
     def _situations(self, workloads: Sequence[str], found: Sequence[Found]) -> Iterator[Situation]:
         cases = [case for one in found for case in one.cases]
         words = sorted({case.gpu for case in cases if case.gpu is not None})
-        # A GPU's name may contain the words of two cases. Therefore try every pair of words as a name, too.
+        # The name of one GPU may meet the conditions of two cases, so every pair of the cases' words is also tried as a
+        # name.
         together = [" ".join(two) for two in combinations(words, 2)]
         named = {case.capability for case in cases} | {case.capability_at_least for case in cases}
         capabilities = sorted({each for one in named if one is not None for each in _around(one)})
@@ -222,9 +223,9 @@ class Bounds:
             self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
 
     def readings(self) -> list[Reading]:
-        """Return copies of the contract file with plain numbers in place of the bounds. For each claim, every
-        combination of numbers that can apply occurs in a copy. In the first copy every bound is the number under
-        `otherwise`. If no bound has cases, return only the unchanged contract file."""
+        """Return copies of the contract file with plain numbers in place of the bounds. Every combination of numbers
+        that can apply to a claim occurs in one of the copies. In the first copy, every bound is the number under
+        `otherwise`. If there are no bounds with cases, return only the unchanged contract file."""
         sets = {number: list(each.items()) for number, each in self._sets.items()}
         count = max((len(each) for each in sets.values()), default=1)
         return [

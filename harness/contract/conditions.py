@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 OTHERWISE = "otherwise"
-# Data types that a condition may name, by torch's names. Any other name is an error, because a condition with a
-# misspelled name would never be met, without a message.
+# Data types that a condition may name, by torch's names. Any other name is an error. Otherwise a condition with a
+# misspelled name would never be met, and nobody would notice.
 Dtype = Literal[
     "float64",
     "float32",
@@ -66,7 +66,7 @@ class Conditions:
 @dataclass(frozen=True)
 class Bound:
     """A number that depends on the situation (workload, GPU, data type). The number is that of the first case whose
-    conditions are all met. Without such a case, it is `otherwise`."""
+    conditions are all met. If no case applies, the number is `otherwise`."""
 
     otherwise: float
     cases: Sequence[tuple[Conditions, float]]

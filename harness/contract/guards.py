@@ -102,7 +102,7 @@ class Guarded(Guarding):
 
 
 class Bounded(Guarded):
-    """A judgement that can have a bound relative to the baseline's value, besides or instead of an absolute bound."""
+    """A judgement that can have an absolute bound, a bound relative to the baseline's value, or both."""
 
     if TYPE_CHECKING:
         max_relative_difference: Positive | None
@@ -114,8 +114,8 @@ class Bounded(Guarded):
         return self
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields that can cause a FAIL. If the judgement has an absolute and a relative bound, a FAIL comes
-        from the absolute bound only if the verdict names it as the exceeded bound."""
+        """Return the fields that can cause a FAIL. If the judgement has an absolute and a relative bound, the verdict's
+        figure `exceeded_bound` names the exceeded bound. The absolute bound's `Demand` requires this figure."""
         found = super().demanded()
         if self.max_relative_difference is not None and "max_abs_difference" in found:
             found["max_abs_difference"] = Demand("exceeds_tolerance", exceeded_bound="max_abs_difference")
@@ -126,7 +126,7 @@ def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
     """Return True if the value of the field `path` can cause a FAIL when the judgement has this `equality`.
 
     The two bounds on differences can cause a FAIL only if `equality` is `within`. The field `equality` itself can cause
-    a FAIL only if it is `bitwise` or `noise`. All other fields always can.
+    a FAIL only if it is `bitwise` or `noise`. All other fields can always cause a FAIL.
     """
     if path == "equality":
         return equality in ("bitwise", "noise")

@@ -73,8 +73,8 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
-    """Yield a problem for each name that equals an earlier name or differs from it only in upper and lower case. Files
-    named after both names could be the same file."""
+    """Yield a problem for each name that equals an earlier name or differs from it only in upper and lower case. On
+    some file systems, files with these two names would be the same file."""
     named: list[tuple[str, list[tuple[Place, str]]]] = [
         ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
         ("workloads", [(("workloads", name), name) for name in contract.workloads]),
@@ -140,8 +140,9 @@ def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path
 
 
 def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield the problems of a control in `NUDGED_CONTROLS`. The control must have the baseline's settings. For `ends`,
-    candidate and baseline must also have the same system."""
+    """Yield the problems of a nudged control (a baseline whose initial parameters are slightly changed), which a field
+    in `NUDGED_CONTROLS` names. The control must have the baseline's settings. For `ends`, candidate and baseline must
+    also have the same system."""
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
     control = next((field for field in NUDGED_CONTROLS if field in named), None)
     if control is None or "baseline" not in named or len(arms) < len(named):
@@ -183,8 +184,8 @@ def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Pl
                 place, "a claim about ranks needs an arm with several ranks", f"'{arm}' has 1", "write `ranks: 2`"
             )
         elif field == "in_turn" and of_candidate is not None and (candidate > 2 or of_candidate.shares < candidate):
-            # only a sum of two values is independent of the order; a communication library chooses the order of a
-            # longer sum
+            # a sum of two values has the same bits in either order; for more values, a communication library chooses
+            # the order
             rule = "`in_turn` compares bits, so the candidate must have two ranks that read two shares"
             got = f"{counted(candidate, 'rank')} with {counted(of_candidate.shares, 'share')}"
             yield Problem(place, rule, got, "write `ends: {control: …, at_most: 0.01}` instead")
@@ -220,7 +221,8 @@ def _warm_steps(contract: Contract, named: Mapping[str, str], path: Place, name:
 
 
 def _on_workload(claim: AnyClaim, part: AnyPart, path: Place, name: str, workload: Workload) -> Iterator[Problem]:
-    """Yield a problem for each bound, and for each kind of replay, that the claim cannot have on this workload."""
+    """Yield a problem for each value that does not fit the workload's number of steps, and a problem if the claim
+    requires CUDA graphs although the workload needs the CPU."""
     for place, rule in part.beyond(workload.steps):
         got = f"workload '{name}' has {workload.steps} steps"
         yield Problem((*path, *place), rule, got, "lower the number, or give the workload more steps")
@@ -254,8 +256,8 @@ class LoadedContract:
     origins: Mapping[tuple[str, str], strict_yaml.Document] = dataclasses_field(default_factory=dict)
 
     def demands(self) -> str:
-        """Return a digest of everything that judges and runners read from the contract. Texts for people, such as
-        titles, do not influence the digest."""
+        """Return a digest of everything in the contract by which runs are executed and judged. Texts for people, such
+        as titles, do not influence the digest."""
         return _demands(self.value)
 
     def where(self, *path: str | int) -> str:
@@ -320,8 +322,8 @@ def _read(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:
-    """Return the contract of a document in version 2, or the errors. The document is validated once for every set of
-    numbers that its bounds can have. Each error is listed once."""
+    """Return the contract of a document in version 2, or the errors. If bounds have `cases`, several copies
+    of the document are validated, each with the numbers of other cases. Each error is listed once."""
     bounds = Bounds(document)
     if bounds.errors:
         return None, document.cut(bounds.errors, len(bounds.errors))

@@ -53,7 +53,7 @@ def rules() -> list[Rule]:
 
 
 def current_rules() -> str:
-    """Return the newest version of the harness that introduced a rule of judging."""
+    """Return the version of the harness that introduced the newest rule of judging."""
     return max((rule.version for rule in rules()), key=in_order)
 
 

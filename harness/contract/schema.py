@@ -192,7 +192,7 @@ def part_names(claim: CompositeClaim) -> list[str]:
     return names
 
 
-# ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
+# ruff: noqa: RUF012 - pydantic copies mutable defaults; ruff recognizes a model only in the file of its base class
 
 
 SCHEMA_VERSION = "contract/v2"

@@ -27,7 +27,7 @@ from harness.contract.validation_errors import explain
 from harness.errors import ContractError, ContractErrors
 from harness.numbers import counted
 
-# ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
+# ruff: noqa: RUF012 - pydantic copies mutable defaults; ruff recognizes a model only in the file of its base class
 
 
 SCHEMA_VERSION = "shared/v2"
@@ -94,7 +94,7 @@ def _says_shared(text: str) -> bool:
 
 
 def _schema(next_event: Callable[[], Any]) -> str | None:
-    """Return the text of the key `schema` in the YAML document's mapping, or None if the document has no such key.
+    """Return the value of the key `schema` in the YAML document's mapping, or None if the document has no such key.
     Raises yaml.YAMLError."""
     depth, key = 0, None  # the key whose value comes next in the YAML events; None if a key comes next
     while True:
@@ -117,8 +117,8 @@ def _schema(next_event: Callable[[], Any]) -> str | None:
 def beside(folder: Path, name: str) -> Path:
     """Return the path of a shared file.
 
-    name: the path relative to the contract's folder, as written under `uses`. It may start with `../` once. Raises
-    ContractError for a path that leads outside the contract's folder and its parent, directly or through a link.
+    name: the path relative to the contract's folder, as written under `uses`. The path may start with `../` once.
+    Raises ContractError for a path that leads outside the contract's folder and its parent, directly or through a link.
     """
     parts = PurePosixPath(name).parts
     if PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]:
@@ -166,8 +166,8 @@ class SharedFiles:
         return [self.read(each) for each in found]
 
     def read(self, path: Path) -> SharedFile:
-        """Return one shared file. It is read only at the first call. Raises ContractError, or ContractErrors if there
-        are several errors."""
+        """Return one shared file, which is read only at the first call. Raises ContractError, or ContractErrors if
+        there are several errors."""
         if path not in self._read:
             self._read[path] = read_shared(path)
         return self._read[path]
@@ -278,7 +278,7 @@ RULE = (
 @dataclass(frozen=True)
 class FolderFiles:
     """The YAML files of a folder by type, each list sorted. signed: files with waivers or accepted baselines. shared:
-    files that define workloads and arms for contracts.
+    files that define workloads and arms for contracts. hidden: files that are ignored (see `files_of_folder`).
 
     runs: the run directories below the folder. They contain copies of contracts, so they are not searched.
     """

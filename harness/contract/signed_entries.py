@@ -30,10 +30,10 @@ class Signed:
     """A statement of a named person (a waiver or an accepted baseline). where: `file:line:column` of the entry.
     file_text: the text of the whole file."""
 
-    FILE: ClassVar[str]  # the name of a file of such entries
+    FILE: ClassVar[str]  # the name of files with entries of this class
     SCHEMA: ClassVar[str]
     KEY: ClassVar[str]  # the key of the list in the file
-    A: ClassVar[str]  # the name of such an entry in messages, with its article: "a waiver"
+    A: ClassVar[str]  # the name of an entry in messages, with its article: "a waiver"
     SUBJECT: ClassVar[str]  # one word for what an entry is about, such as "unit"
     RULE: ClassVar[str]  # what an entry must name, as a sentence for messages
     ABOUT: ClassVar[tuple[str, ...]]  # the fields that name the subject; there may be only one entry about each subject

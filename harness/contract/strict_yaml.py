@@ -1,8 +1,8 @@
 """Read YAML strictly: accept only scalars of the YAML 1.2 core schema, and no aliases, tags or duplicate keys.
 
-The position of each value is stored. The limits of size, depth and count are checked on the stream of YAML events,
-before values are built from the events. PyYAML's composer would overflow the stack at a depth of 2,000, and would take
-seconds at a depth of 20,000.
+The position of each value is stored. The limits of depth and of the number of values are checked on the stream of YAML
+events, before values are built from the events. PyYAML's composer would overflow the stack at a depth of 2,000, and
+would take seconds at a depth of 20,000.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\uff
 
 @dataclass(frozen=True)
 class Unportable:
-    """A plain scalar (key or value) that YAML 1.1 and 1.2 read differently. instead: a spelling that both read."""
+    """A plain scalar (key or value) that YAML 1.1 and 1.2 read differently. instead: a spelling both read alike."""
 
     position: Position
     text: str
@@ -203,8 +203,8 @@ def read(path: Path, what: str = "a contract") -> Document:
 
 
 def read_text(path: Path, what: str = "a contract") -> str:
-    """Return the text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError, also for a pipe or a device, which
-    is not opened."""
+    """Return the text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError for any other file. A pipe or a
+    device is refused without opening it."""
     where = str(path)
     try:
         if path.is_dir():
@@ -323,7 +323,7 @@ class _Reader:
             where = f"{self.where}:{mark.line + 1}:{mark.column + 1}" if mark else self.where
             problem = str(getattr(error, "problem", None) or error)
             rule, got = "the file must be well-formed YAML", problem.removeprefix("found ")
-            if got == problem:  # for example: did not find expected key
+            if got == problem:  # PyYAML's text does not begin with "found ", as in `did not find expected key`
                 rule, got = f"{rule}: {problem}", ""
             raise ContractError(rule, where=where, got=got) from error
 

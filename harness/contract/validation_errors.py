@@ -67,8 +67,7 @@ def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
     path: list[Key] = []
     for index, key in enumerate(keys):
         if detail["type"] != "missing" and isinstance(value, dict | list) and value is detail["input"]:
-            # What follows in the location is the name of a union member. It is not a key, even if some key has the same
-            # name.
+            # The next word in the location is the name of a union member, and not a key, even if a key has this name.
             break
         inside = isinstance(value, dict) and key in value
         inside |= isinstance(value, list) and isinstance(key, int) and key < len(value)

@@ -71,9 +71,9 @@ def load_waivers(path: Path) -> list[Waiver]:
 
 
 ANEW = "undo the change, find what made it, and run again"
-# the remedy if the file changed during a session whose run directory is kept
+# the remedy if a contract or waiver file changed during a command whose run directory is kept
 RESUME = "nothing is lost: undo the change, find what made it, and resume with `--resume RUN_DIR`"
-# the remedy if the file changed while shards (parts of a gate) were run in several jobs
+# the remedy if such a file changed while several jobs ran shards (parts of a gate)
 JUDGE = (
     "the shards are kept: undo the change, find what made it, and judge the shards with `harness judge "
     "--contracts PATH`"

@@ -30,8 +30,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Devices:
-    """The driver's answer. problem: the reason why no GPU can be used, or "". unreadable: True if there is a GPU that
-    does not respond."""
+    """The GPUs that the driver reports. problem: the reason why no GPU can be used, or "". unreadable: True if there is
+    a GPU that does not respond."""
 
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""
@@ -59,8 +59,8 @@ def devices() -> Devices:
 
 
 def read(library: Any, *, present: bool) -> Devices:
-    """Ask `library` for GPUs. It is libcuda, or an object that replaces libcuda in a test. present: True if the
-    operating system shows an NVIDIA device."""
+    """Return the GPUs that `library` reports: libcuda, or an object that replaces libcuda in a test. present: True if
+    the operating system shows an NVIDIA device."""
     try:
         _call(library, "cuInit", 0)
         count, api = ctypes.c_int(), ctypes.c_int()

@@ -66,7 +66,7 @@ def select(index: int) -> torch.device | None:
 
 def generators() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
     """Return, for each CUDA device, a function that reads the state of its random generator and a function that sets
-    it. The keys are the names of the generators. The dictionary is empty as long as the process has not used CUDA."""
+    this state. The keys are the generators' names. The dictionary is empty until the process has used CUDA."""
     if not (has_cuda() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return {}
     return {f"torch.cuda:{index}": _generator(index) for index in range(torch.cuda.device_count())}

@@ -23,8 +23,8 @@ from harness.evidence.arm_records import MemorySample
 class Growth(NamedTuple):
     """The device memory that a piece of work took, in bytes.
 
-    large, small: growth of the highest reservation in torch's pools for large blocks and for small blocks.
-    reserved: growth of the memory that torch has reserved.
+    large, small: growth of the reserved memory up to its peak, in torch's pools for large and small blocks.
+    reserved: growth of the memory that torch has reserved, up to its size after the work.
     taken: decrease of the device's free memory.
     segments: sizes of the driver's allocations that the work added to the pool for large blocks and did not free.
     """
@@ -105,8 +105,8 @@ def _large_segments() -> dict[int, int]:
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a CUresult of cuda.h
 _FIRST_SIZE = 2**36  # size of the first allocation, in bytes
-# At most this number of bytes remains free. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS cannot
-# start.
+# Fewer than this number of bytes remain free. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS
+# cannot start.
 LEFT_FREE = 2**22
 
 
@@ -190,8 +190,8 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 def poisoned(tensor: Tensor) -> Tensor:
-    """Return a boolean tensor: True for each element that still has the poison (a fixed NaN), because no kernel wrote
-    the element."""
+    """Return a boolean tensor: True for each element of `tensor` that no kernel wrote, because the element still has
+    the poison (a fixed NaN)."""
     return bits(tensor) == _POISON[tensor.dtype][1]
 
 

@@ -25,7 +25,7 @@ _CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts on which a plan depends. cuda: True if torch can use a GPU here. cuda_message: why it cannot."""
+    """The facts on which a plan depends. cuda: True if torch can use a GPU. cuda_message: the reason if not."""
 
     cuda: bool
     cuda_message: str
@@ -154,8 +154,8 @@ def ci_facts(variables: Mapping[str, str]) -> CiFacts:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the harness's checkout, with `+changes` if tracked files differ from it. Return None without
-    a checkout."""
+    """Return the commit of the harness's checkout, with `+changes` if tracked files differ from this commit. Return
+    None without a checkout."""
     commit = checked_out_commit()
     changes = commit and git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}{CHANGES}" if changes else commit

@@ -3,9 +3,9 @@
     graph = capture(3, None, step)      # three warm-up runs, then one recorded run; recording executes nothing
     graph.replay()
 
-Torch's graph class lacks some things that a capture needs. This module adds a separate stream, cuBLAS workspaces that
-exist before the capture, and the end of the capture if the captured code raises an exception. It also adds an error for
-an empty graph, and access to the raw CUDA graph, whose nodes can be counted.
+Unlike torch's graph class, this module captures on a separate stream, allocates the cuBLAS workspaces before the
+capture, and ends the capture if the captured code raises an exception. It also raises an error for an empty graph, and
+gives access to the raw CUDA graph, whose nodes can be counted.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class CudaGraphError(HarnessError):
 
 
 class CaptureMode(StrEnum):
-    """Which threads may not make unsafe CUDA calls during a capture: all, only the capturing one, or none."""
+    """The threads that may not make unsafe CUDA calls during a capture: all, only the capturing thread, or none."""
 
     GLOBAL = "global"
     THREAD_LOCAL = "thread_local"
@@ -313,8 +313,8 @@ class CudaGraph:
                 warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 graph.capture_end()
         except BaseException:
-            # After a failed capture, torch's generator stays in the mode for captures. Without this line, every later
-            # random number outside of a capture would raise an error.
+            # After a failed capture, torch's generator stays in the mode for captures. If this mode were kept, drawing
+            # a random number outside of a capture would raise an error.
             _generator().graphsafe_set_state(self._generator_state)
             raise
         finally:
@@ -332,7 +332,7 @@ class CudaGraph:
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the capture is already invalid, so to end it raises a second error
+            with suppress(Exception):  # the capture is already invalid, so ending it raises a second error
                 self.capture_end()
             self.reset()
             raise
@@ -368,8 +368,8 @@ def capture(
 ) -> CudaGraph:
     """Run `function` `warmup` times, then capture it once, and return the graph.
 
-    The capture executes nothing, but the warm-up runs do: undo their effect, or count them as steps. The warm-up runs
-    use the stream of the capture, so that libraries prepare their state for this stream.
+    The capture executes nothing, but the warm-up runs do: the caller must undo their effect, or count them as steps.
+    The warm-up runs use the stream of the capture, so that libraries prepare their state for this stream.
     """
     graph = CudaGraph()
     warm_up(graph.stream, function, warmup)
@@ -392,8 +392,8 @@ def bind_cublas(stream: torch.Stream) -> None:
     """Make this thread's cuBLAS handle allocate its workspace for `stream` before a capture.
 
     If a workspace is allocated during a capture, its memory comes from the graph's pool. This allocation fails if the
-    device's memory is nearly full (PMAT-063). In a step with autograd, the warm-up runs also allocate the workspace of
-    autograd's thread for the same stream.
+    device's memory is nearly full (upstream's issue PMAT-063). In a step with autograd, the warm-up runs also allocate
+    the workspace of autograd's thread for the same stream.
     """
     with torch.cuda.stream(stream), torch.no_grad():  # type: ignore[arg-type]
         x = torch.ones(16, 16, device=stream.device)

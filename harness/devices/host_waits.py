@@ -1,7 +1,7 @@
-"""Count where steps make the host wait for the device, by torch's warnings about syncs and by explicit calls that wait.
+"""Count the operations of steps that make the host wait for the device: torch's sync warnings and explicit waits.
 
-The caller gives a function `where`, which returns the place of an operation that waits. The harness marks its own work
-between two steps, such as creating a batch. No detector counts marked work as part of a step.
+The caller gives a function `where`, which returns the place of the operation. The harness marks its own work between
+two steps, such as creating a batch. No detector counts marked work as part of a step.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _depth = _after = 0
 
 @contextmanager
 def after_the_step() -> Iterator[None]:
-    """Mark the `with` block as work that a trainer does after its step. Detectors count this work separately from the
-    step."""
+    """Mark the `with` block as work that a trainer does after its step. Detectors count the operations of this work
+    separately from those of the step."""
     global _after  # noqa: PLW0603
     _after += 1
     try:
@@ -89,7 +89,7 @@ class _Waits(Generic[Where]):
 
 class SyncWarnings(_Waits[Where]):
     """Within its `with` block, counts torch's warnings about calls that make the host wait for the device. Entering the
-    `with` block does as little as possible, but still takes as long as the call that starts a replay."""
+    `with` block is as quick as possible, but still takes as long as the call that starts a replay."""
 
     _catching: warnings.catch_warnings[None]
     _before: int

@@ -3,9 +3,9 @@
 A profiler would slow the steps that it observes, so it cannot be used while steps are timed. The callback is enabled
 only for graph launches. A step without a launch is not slowed, and a replay is slowed only by a short call into Python.
 
-CUPTI allows one subscriber in each process. While the counter is subscribed, a profile is empty without an error, and
-so are all later profiles. After the first profile of a process, CUPTI refuses the counter. A process must therefore
-only count, only profile, or count before its first profile.
+CUPTI allows one subscriber in each process. A profile that runs while the counter is subscribed is empty, without an
+error, and all later profiles of the process are empty, too. After the first profile of a process, CUPTI refuses the
+counter. A process must therefore only count, only profile, or count before its first profile.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Launch = Callable[[], object]
 
 
 class _Unavailable(Exception):  # noqa: N818 - not an error of the run, but the reason why a count is missing
-    """Launches cannot be counted in this process. The message gives the reason."""
+    """Graph launches cannot be counted in this process. The message gives the reason."""
 
 
 class LaunchCounter:
@@ -153,8 +153,8 @@ class LaunchCounter:
 
 
 def _counting(launches: list[int]) -> Callable[[object, int, int, int], None]:
-    """Return a CUPTI callback that adds each launch to `launches`, by domain. The callback uses only local names, so
-    that it is quick."""
+    """Return a CUPTI callback that increases `launches[domain]` by one for each launch. The callback uses only local
+    names, so that it is quick."""
     site = ctypes.c_int.from_address
 
     def on_call(_user: object, domain: int, _callback: int, data: int) -> None:
@@ -178,7 +178,7 @@ def _bound(library: Any | None) -> dict[str, Any]:
 
 
 def counter_of_this_process() -> LaunchCounter:
-    """Return a launch counter for this process. To test it, the launch of a small graph is planted. Needs CUDA."""
+    """Return a launch counter for this process. It tests itself by launching a small graph. Needs CUDA."""
     return LaunchCounter(_loaded_cupti(), PlantedGraph())
 
 
@@ -191,15 +191,15 @@ def _loaded_cupti() -> Any | None:
 
 
 def mapped_cupti(maps: str) -> str | None:
-    """Return the path of the libcupti that this process has loaded, or None. torch's profiler uses the same library.
+    """Return the path of the libcupti that this process has loaded, or None. torch's profiler uses this library, too.
     maps: the text of `/proc/self/maps`, the list of mapped files."""
     found = re.search(r"(/[^\n]*/libcupti\.so[.\d]*)$", maps, re.MULTILINE)
     return found.group(1) if found else None
 
 
 class PlantedGraph:
-    """A CUDA graph of one addition. To call this object launches the graph and waits for it. Needs CUDA. The capture
-    does not use `torch.cuda.graph`, which would return torch's unused memory to the driver."""
+    """A CUDA graph of one addition. A call of this object launches the graph and waits for its end. Needs CUDA. The
+    capture does not use `torch.cuda.graph`, which would return torch's unused memory to the driver."""
 
     def __init__(self) -> None:
         self._value = torch.zeros(16, device="cuda")

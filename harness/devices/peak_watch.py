@@ -1,9 +1,9 @@
 """Measure the peak of a process's device memory independently of the measured code.
 
 torch records the peaks of its allocator, but any code may reset these peaks. `PeakWatch` therefore reads the peaks
-before each reset that it observes, and counts how often they decreased without an observed reset. Memory that is
-allocated without torch is known only to the driver. A thread reads the driver's number at intervals through NVML, which
-disturbs no capture.
+before each reset that it observes, and counts how often the peaks decreased without an observed reset. Memory that is
+allocated without torch is known only to the driver. A thread reads the driver's count of used bytes at intervals
+through NVML, which disturbs no capture.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ INTERVAL_S = 0.002  # seconds between two samples of the device's memory; an NVM
 
 
 class Levels(NamedTuple):
-    """Two numbers of bytes: what torch's allocator has given to tensors, and what it has reserved on the device."""
+    """Two numbers of bytes: those that torch's allocator gave to tensors, and those that it reserved on the device."""
 
     allocated: int
     reserved: int
 
 
 class DeviceMemory(Protocol):
-    """A source of memory figures about the device of this process."""
+    """A source of numbers about the memory of the device that this process uses."""
 
     def peaks(self) -> Levels:
-        """Return the highest levels since the peaks were last set back."""
+        """Return the highest values of both levels since the last reset of the peaks."""
         ...
 
     def reserved(self) -> int: ...
@@ -61,7 +61,7 @@ class DeviceMemory(Protocol):
         ...
 
     def before(self) -> tuple[int | None, int | None]:
-        """Return what `in_use` and `processes` returned before this process used the device."""
+        """Return the values that `in_use` and `processes` had before this process used the device."""
         ...
 
     def in_use(self) -> int | None:
@@ -99,8 +99,8 @@ class PeakWatch:
         self._exit.close()
 
     def apart(self) -> AbstractContextManager[None]:
-        """Within the `with` block, keep allocations out of torch's cache. The harness uses it for its own allocations
-        between two measurements."""
+        """Within the `with` block, keep allocations out of torch's cache. The harness makes its own allocations between
+        two measurements in such a block."""
         return self._device.apart()
 
     @contextmanager
@@ -172,8 +172,8 @@ class PeakWatch:
 
     def _read_device(self) -> None:
         """Read the driver's numbers of used bytes and of processes, and update the largest values. The memory outside
-        torch is what the process uses minus torch's reservation. The reservation is read before and after the used
-        bytes, and the larger value counts."""
+        torch is the memory that the process uses minus the memory that torch has reserved. The reserved memory is read
+        before and after the used bytes, and the larger value counts."""
         if not self._device.used():
             return
         before, others = self._device.before()
@@ -193,8 +193,8 @@ class PeakWatch:
 
 # The code below reads a CUDA device's memory use from torch and NVML, for the classes above.
 
-# The memory use is constant if it does not change for REST_S seconds. The wait for this takes at most REST_LIMIT_S
-# seconds.
+# A GPU's memory use counts as constant after REST_S seconds without a change. The harness waits for a constant memory
+# use, but at most REST_LIMIT_S seconds.
 REST_S, REST_LIMIT_S = 0.2, 5.0
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -202,9 +202,9 @@ SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 class CudaMemory:
     """The memory of the current CUDA device, or of device `number`, as torch and NVML report it.
 
-    A rank (one of several training processes) must give its number, because in a new thread the current device is
-    device 0. The object creates no CUDA context, because a system may still configure torch's allocator before the
-    device is first used.
+    A rank (one of several training processes) must give the number of its device, because in a new thread the current
+    device is device 0. The object creates no CUDA context, because a system may still configure torch's allocator
+    before the device is first used.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -309,8 +309,8 @@ class _Nvml:
         return self._asked(lambda handle: len(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
 
     def at_rest(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Wait until the memory use does not change any more. Return `in_use` and `processes`. The wait is needed
-        because the memory of a process is freed some time after the process has ended."""
+        """Wait until the memory use of the GPUs does not change any more. Then return `in_use` and `processes`. The
+        wait is needed because the memory of a process is freed some time after the process has ended."""
         began = since = monotonic()
         found = self.in_use()
         while monotonic() - since < REST_S and monotonic() - began < REST_LIMIT_S:

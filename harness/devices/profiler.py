@@ -19,7 +19,7 @@ from harness.devices.device import has_cuda, synchronize
 from harness.devices.host_waits import AFTER, not_of_the_step
 from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, OutsideWork
 
-# The functions below sort the device's work in a profile of steps into work of graph launches and other work.
+# The functions below divide the device's work in a profile of steps into work of graph launches and other work.
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 # beginnings of the profiler's names for copies and for fills, which are device work but not kernels
@@ -49,8 +49,8 @@ def launches_in(events: Iterable[Any]) -> int:
 
 
 def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) -> DeviceWork:
-    """Return the device's work in a profile of `steps` steps, sorted by what started it. Each step must be in a range
-    named `STEP`.
+    """Return the device's work in a profile of `steps` steps, in three groups: started by a graph launch, by another
+    call in a step, or by a trainer's work after its step. Each step must be in a range named `STEP`.
 
     events: the raw events of the profile. nodes: the counts of each graph's nodes.
     Each device activity has the correlation number of the host call that started it: a graph launch, or another call in
@@ -82,7 +82,7 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
 
 
 def sees_sync(events: Sequence[Any]) -> bool:
-    """Return True if a profile shows its planted sync: the host call that waited, and the work of the device."""
+    """Return True if a profile shows the planted host sync: the host call that waited, and the work of the device."""
     planted = _of_planted(events)
     return any(event.name() in WAITS for event in planted) and any(_on_device(event) for event in planted)
 
@@ -126,8 +126,8 @@ def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
 
 
 def _on_device(event: Any) -> bool:
-    """Return True for work of the device. Return False for a host range that the profiler also shows on the device. A
-    host range contains kernels. If it counted as work, its kernels would be counted twice."""
+    """Return True for work of the device. Return False for a host range that the profiler also shows on the device. The
+    range contains kernels. If the range counted as work, its kernels would be counted twice."""
     return _of_device(event) and not event.is_user_annotation()
 
 
@@ -243,7 +243,7 @@ class Watched:
     steps: int = 0
     graph_launches: int | None = None
     operations: int | None = None
-    # seconds in which at least one kernel ran; kernels that overlap are counted once
+    # seconds in which at least one device activity ran; activities that overlap are counted once
     device_seconds: float | None = None
     replays: Sequence[Any] = ()  # raw profiler events of the steps; empty if a step captures
     replayed_steps: int = 0
@@ -295,8 +295,8 @@ def in_step(profiled: object) -> AbstractContextManager[object]:
 def profiler(*, stacks: bool = False) -> Iterator[Any]:
     """Profile host calls and device activities with torch, in a way that is safe for replays of CUDA graphs.
 
-    Two environment variables keep CUPTI running between replays. To shut CUPTI down and set it up again between replays
-    is known to cause crashes.
+    Two environment variables keep CUPTI running between replays. If CUPTI is shut down and set up again between
+    replays, crashes are known to occur.
     """
     os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
     os.environ.setdefault("TEARDOWN_CUPTI", "0")
@@ -313,12 +313,12 @@ def profiler(*, stacks: bool = False) -> Iterator[Any]:
 def prime_profiler() -> None:
     """Run the first profile of the process, which sets up CUPTI.
 
-    On an H200 it took 4.2 s, and later profiles took 1 ms.
+    On an H200, the first profile took 4.2 s, and later profiles took 1 ms.
     """
     with profiler():
         synchronize()
 
 
 def raw_events(profile: Any) -> list[Any]:
-    """Return the raw events of a profile. Unlike the events in torch's event tree, they have correlation numbers."""
+    """Return a profile's raw events. Unlike the events in torch's event tree, raw events have correlation numbers."""
     return list(profile.profiler.kineto_results.events())

@@ -30,8 +30,8 @@ _INTRODUCED = {
     "120": (8, 7), "120a": (8, 7), "120f": (8, 8), "121": (8, 8), "121a": (8, 8), "121f": (8, 8),
 }  # fmt: skip
 
-# CUDA version that a driver supports -> the newest PTX ISA version that the driver loads, from the same release
-# history.
+# CUDA version that a driver supports -> the newest PTX ISA version that the driver loads, from the release history in
+# the PTX ISA manual.
 _DRIVER = {
     (11, 0): (7, 0), (11, 1): (7, 1), (11, 2): (7, 2), (11, 3): (7, 3), (11, 4): (7, 4), (11, 5): (7, 5),
     (11, 6): (7, 6), (11, 7): (7, 7), (11, 8): (7, 8), (12, 0): (8, 0), (12, 1): (8, 1), (12, 2): (8, 2),

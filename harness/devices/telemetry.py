@@ -23,7 +23,7 @@ from harness.numbers import dump_json
 
 # The samples are taken in a thread of the process that starts the worker, so that they do not disturb the worker.
 
-# seconds between samples of an untimed phase; few are enough, because only timings are judged by samples
+# seconds between samples of an untimed phase; few samples are enough, because only timings are judged by samples
 INTERVAL_S = 5.0
 # Seconds between samples of a timed phase. A timed block may last only 0.1 s. Reading NVML took 0.05 ms on an H200.
 TIMED_INTERVAL_S = 0.1
@@ -163,7 +163,7 @@ class Gpu:
         clock = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
         power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return {
-            # an idle GPU lowers its clock, so the clock says nothing about the clock under load
+            # an idle GPU lowers its clock, so its current clock does not show the clock under load
             "sm_clock_mhz": None if reasons is not None and reasons & IDLE else clock,
             "power_w": None if power is None else power / 1000.0,
             "temperature_c": self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
@@ -187,9 +187,9 @@ class Gpu:
     def _foreign_processes(self) -> int:
         """Return the number of processes on the GPU that do not belong to the harness's workers.
 
-        A process belongs to a worker if it is in the worker's session. In a container, NVML reports process ids of the
-        host, by which no worker is recognized. The result is then the number of processes that were on the GPU before
-        all workers, plus the number by which the newer processes exceed the workers.
+        A process belongs to a worker if it is in the worker's session. In a container, NVML reports process ids that
+        are valid outside of the container, so no worker can be recognized. The result is then the number of processes
+        that were on the GPU before all workers started, plus the number by which newer processes exceed the workers.
         """
         processes = self.process_ids()
         if processes is None:
@@ -208,13 +208,13 @@ class Gpu:
 
 # The code below measures the current pace of a processor: the processor time that a thread needs for a fixed piece of
 # Python code. A lower clock slows every step that the host submits, and so does other work on the same core. Such work
-# may run on the core's other hyperthread, often in a process that is not visible here. The pace shows both effects.
+# may run on the core's other hyperthread, often in a process that is not visible here. Both effects raise the pace.
 # Time in which the thread waits for a processor or for the interpreter's lock is not counted.
 
 PASSES = 20_000  # loop passes of the fixed piece of code; together they take about a millisecond
-LOOKS = 5
-# The pace is unknown if other threads of this process used more than this share of its processor time meanwhile. The
-# number is a choice, and larger than the share that reading the clocks itself takes.
+LOOKS = 5  # number of measurements by which `Paces.look` updates the smallest pace
+# The pace is unknown if, during the measurement, the other threads of this process worked longer than this share of the
+# measuring thread's processor time. The number is a choice, and larger than the share that reading the clocks takes.
 OWN_SHARE = 0.1
 
 
@@ -231,8 +231,8 @@ def pace() -> float | None:
 
 
 def _others_work() -> bool:
-    """Return True if another thread of this process is running now. The processor time of the process is not enough to
-    see this, because it counts a running thread only later."""
+    """Return True if another thread of this process is running now. The processor time of the process does not show
+    this, because the time of a running thread is added to it only later."""
     own = str(get_native_id())
     try:
         return any(_works(thread) for thread in listdir("/proc/self/task") if thread != own)  # noqa: PTH208
@@ -263,7 +263,7 @@ class Paces:
         return measured
 
     def look(self) -> None:
-        """Measure the pace a few times, to update `least`. This takes a few milliseconds."""
+        """Measure the pace `LOOKS` times, to update `least`. This takes a few milliseconds."""
         for _ in range(LOOKS):
             self.measure()
 
@@ -281,16 +281,17 @@ def slower(one: float | None, other: float | None) -> float | None:
 
 # The code below waits until no work of another process delays the kernels of this process.
 
-# A kernel that takes longer than this, including the wait for it, was delayed. The number is a choice: on a free device
-# the kernel takes far less, and a time slice of another process takes more.
+# A short kernel counts as delayed if it takes more seconds than this, including the wait for its end. The number is a
+# choice: on a free device the kernel takes far less, and a time slice of another process takes more.
 SHORT_S = 0.5e-3
-QUIET_S = 0.02  # seconds; the number is a choice, and longer than several time slices of a GPU
-# seconds; a process that was stopped has at most 50 submitted steps left, which the device finishes in this time
+QUIET_S = 0.02  # time without a delayed kernel, in seconds; a choice, longer than several time slices of a GPU
+# Longest wait for a quiet device, in seconds. A process that was stopped has at most 50 submitted steps left, which the
+# device finishes in this time.
 LIMIT_S = 5.0
 
 
 def wait_for_quiet_device() -> None:
-    """Wait until, for QUIET_S seconds, no short kernel was delayed. Give up after LIMIT_S seconds."""
+    """Launch a short kernel repeatedly, until QUIET_S seconds pass without a delay, but at most for LIMIT_S seconds."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-# Two functions: the first reads a setting, and the second restores the value that the first returned.
+# Two functions for one setting: the first reads the setting, and the second sets it to a value that the first returned.
 _Accessors = tuple[Callable[[], Any], Callable[[Any], object]]
 
 

@@ -124,8 +124,8 @@ def offered_by(contract: Contract, describe: Callable[[str], SystemDescription])
 
 Scalar = bool | int | float | str
 
-# Reason codes for arms that differ in bits, or by more than a bound. `_OF_BITS` names figures whose values vary from
-# run to run because of noise.
+# `_DIFFERENCES`: reason codes for arms that differ in bits, or by more than a bound. `_OF_BITS`: names of figures whose
+# values noise changes from run to run.
 _DIFFERENCES = frozenset({"differs", "end_differs", "ends_apart", "exceeds_tolerance"})
 _OF_BITS = frozenset(
     {"first_differing_step", "steps_differing", "final_parameters_equal", "state_differing"}
@@ -199,7 +199,7 @@ def _equal(seen: Scalar | None, declared: Scalar) -> bool:
 
 
 def upstream_alone_passes(claim: AnyClaim, verdict: Verdict) -> bool | None:
-    """Return True if the bound of the upstream project alone would not have detected the fault.
+    """Return True if the upstream project's bound alone would not have detected the fault that led to this verdict.
 
     Return None if the claim has no such bound, or if the judge stopped before it checked the bound. A claim with
     `equality: bitwise` reports separately whether the upstream bound holds. A claim with `equality: within` is judged
@@ -263,7 +263,8 @@ def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterato
 
 
 def demanded(claim: AnyClaim) -> Iterator[tuple[int, str, Demand]]:
-    """Yield, for each field that can turn PASS into FAIL: the index of its part, its path, and its `Demand` mark."""
+    """Yield three facts about each field that can turn PASS into FAIL: the index of its part, its path, and its
+    `Demand` mark."""
     for position, part in enumerate(parts_of(claim)):
         for path, demand in part.demanded().items():
             yield position, path, demand
@@ -280,8 +281,8 @@ def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Dem
 
 
 def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
-    """Return True if an expected figure's name begins with this part's name, or if no expected figure's name begins
-    with the name of a part. For a simple claim, always return True."""
+    """Return True if the expected figures are about part number `part` of the claim: a figure's name begins with this
+    part's name, or no figure's name begins with any part's name. For a simple claim, always return True."""
     if not isinstance(claim, CompositeClaim):
         return True
     names = part_names(claim)

@@ -28,9 +28,9 @@ from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 # The functions below plan only the arms that a fault can change. The other arms come from the control, a run without a
 # fault. An arm without the fault is the same program with the same input as in the control. Equal runs on one machine
 # give equal bits (claim FALSIFY-GPUTRAIN-006), so such an arm is executed once for all faults. If equal runs gave
-# different bits, the arms would differ from step 0 on and not from the step that the fault declares. The drill would
-# then fail. It would never pass by mistake. Gradients are compared on the device, so arms whose gradients are compared
-# must be executed in one process.
+# different bits, the arms would differ from step 0 on and not from the step that the fault declares. The fault would
+# then count as survived, but never as killed by mistake. Gradients are compared on the device, so arms whose gradients
+# are compared must be executed in one process.
 
 
 def arms_to_execute(run: Run) -> set[str]:
@@ -54,8 +54,8 @@ def arms_to_execute(run: Run) -> set[str]:
 def _bounded_apart(run: Run, arm: str) -> set[str]:
     """Return the arms whose end state is compared with the end state of `arm` within a bound, and not by digests.
 
-    Such arms must be executed in one process. There is such a bound in two cases: only one of the two arms has several
-    ranks, or the parameter changes of `arm` are compared with those of an earlier arm.
+    Such arms must be executed in one process. A bound is used in two cases: only one of the two arms has several ranks,
+    or the parameter changes of `arm` are compared with those of an earlier arm.
     """
     several = run.arms[arm].arm.ranks > 1
     apart = {other for other in _compared_with(run, arm) if (run.arms[other].arm.ranks > 1) is not several}
@@ -85,7 +85,7 @@ def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
 
 
 def reduced(run: Run) -> Run:
-    """Return the run with only the arms to execute. An arm that the fault cannot change is executed only once."""
+    """Return the run with only the arms of `arms_to_execute`. An arm that the fault cannot change is executed once."""
     needed, changed = arms_to_execute(run), _changed(run)
     arms = {
         arm: planned if arm in changed else planned.model_copy(update={"replicas": 1, "observe_syncs": False})
@@ -109,8 +109,8 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
     `control`.
 
     `run` may be a run that `reduced` returned, because a reduced run has every comparison that the fault can change.
-    Further arms of the control have no effect. If the worker of one of the two runs died, the merged run counts as
-    died, too, because incomplete evidence decides nothing.
+    Arms that exist only in the control have no effect. If the worker of one of the two runs died, the merged run counts
+    as died, too, because incomplete evidence decides nothing.
     """
     whole = _merged_at_one_rank(run, faulted, control)
     number = max(len(faulted.ranks), len(control.ranks))
@@ -161,8 +161,8 @@ class Case:
 
 @dataclass
 class DrillPlan:
-    """The plan of a drill. controls: units and runs without a fault. faulted: runs with a fault, in the order in which
-    they are executed."""
+    """The plan of a drill. controls: units and runs without a fault. faulted: runs with a fault, by id, in the order of
+    their execution."""
 
     controls: Plan = field(default_factory=lambda: Plan([], []))
     cases: list[Case] = field(default_factory=list)
@@ -320,8 +320,8 @@ def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> Fau
 
 
 def size_of(workload: Workload) -> tuple[float, float, bool]:
-    """Return a key by which workloads are sorted by size. The memory that a workload requires stands for its number of
-    layers."""
+    """Return a key by which workloads are sorted by size. The required memory comes first, in place of the unknown
+    number of layers."""
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = workload.batch_size * sum(lengths) / len(lengths)
     return workload.needs.memory_gib or 0.0, workload.steps * tokens, workload.needs.device == "cpu"

@@ -75,9 +75,9 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
 def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Row], list[NotDrilled]]:
     """Return the rows (planted faults) that count, and the other rows in the form of faults that were not run.
 
-    A row does not count if its claim is NOT_RUN both with and without the fault. This can happen to a planned run,
-    because some obstacles are found only during the run. If a claim is decided without the fault but not with it, the
-    row counts, because no judge detected the fault.
+    A row does not count if its claim is NOT_RUN both with and without the fault. Planned runs can end so, because some
+    obstacles are found only during the run. A row whose claim is decided without the fault but not with it counts,
+    because no judge detected the fault.
     """
     undecided = {(one.contract, one.claim, one.workload) for one in controls if one.status == Status.NOT_RUN}
     open_rows = [
@@ -93,7 +93,7 @@ def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Ro
 
 
 def sources_of(planned: DrillPlan) -> dict[str, Source]:
-    """Return where the evidence of each run with a fault comes from. The keys are the ids of these runs."""
+    """Return, for the id of each run with a fault, the runs from which its evidence comes."""
     return {
         name: Source(
             probe=faulted.planned.probe,
@@ -132,8 +132,8 @@ Describe = Callable[[str], SystemDescription]
 
 @dataclass(frozen=True)
 class RowAgain:
-    """A row (planted fault) that was judged again. difference: a text about what differs from the recorded row, or
-    None.
+    """A row (planted fault) that was judged again. difference: a text with the facts that differ from the recorded row,
+    or None.
 
     not_judged: the reason why the row was not judged again, or only in part. A row without evidence stays as recorded.
     """
@@ -164,7 +164,8 @@ class Recheck:
 
     @property
     def not_judged(self) -> list[str]:
-        """Return the rows that could not be judged again, with one line for each reason."""
+        """Return one line for each reason for which rows of the drill could not be judged again: the first such row,
+        the number of others, and the reason."""
         by_reason: dict[str, list[str]] = {}
         for row in self.rows:
             if row.not_judged:
@@ -204,8 +205,8 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
 
 
 def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
-    """Return a line for each drilled fault that has no row in the record, or several rows. A fault without a row may be
-    one that no judge detected."""
+    """Return a line for each drilled fault that the record does not list exactly once, as a row or as not run. A fault
+    may have been left out because no judge detected it."""
     listed = [(row.contract, row.claim, row.fault) for row in record.rows]
     listed += [(item.contract, item.claim, item.fault) for item in record.not_run]
     drilled, narrowed = {fault for _, _, fault in listed}, bundle.header.narrowed.claims
@@ -312,5 +313,5 @@ def _difference(recorded: Row, today: Row) -> str | None:
 
 
 def _facts(of: Row | Control) -> dict[str, str]:
-    """Return all facts except the message, as text. In text, True differs from 1, and NaN is equal to NaN."""
+    """Return all fields except the message, each as text. In text, True differs from 1, and NaN is equal to NaN."""
     return {key: dump_json(value) for key, value in of.model_dump(mode="json", exclude={"message"}).items()}

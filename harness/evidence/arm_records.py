@@ -68,8 +68,8 @@ class MovedApart(Record):
 
     arm: str
     tensors: dict[str, tuple[Amount, Amount, Amount]]
-    # Names of tensors that were not compared, because the other arm has no such tensor or one of another shape, or
-    # because they do not hold floating-point numbers.
+    # Names of tensors that were not compared, because the other arm lacks this tensor or has it in another shape, or
+    # because the tensor does not hold floating-point numbers.
     uncompared: list[str]
     # Names of tensors of the other arm that this arm does not have, or has in another shape. None: not recorded.
     missing: list[str] | None = None
@@ -78,7 +78,7 @@ class MovedApart(Record):
 class Draws(Record):
     """The operators that drew random numbers in one step, in order, with the shapes of the drawn tensors."""
 
-    step: Count  # index of the watched step
+    step: Count  # index of the step whose random numbers were recorded
     # operators that the host executed in the step; operators inside a graph are listed in `captured`
     operators: list[str]
     # for each capture that was made before the arm's end: the operators in the captured graph that draw random numbers
@@ -117,7 +117,8 @@ class ArmStart(ArmRecord):
     trainable_digest: str
     frozen_digest: str
     trainable_tensors: Count
-    # facts that the system reports about the arm: layers, device, dtype, parameters, digest of the text, …
+    # facts that the system reports, such as numbers of layers and parameters, device, dtype, digest of the training
+    # text
     facts: dict[str, Scalar]
     # the state at the start; None: evidence of an older version, which did not record states
     state: State | None = None
@@ -130,8 +131,8 @@ class ArmStart(ArmRecord):
 
 
 class Clip(Record):
-    """Gradient clipping in the watched steps. A clip is recognized by an operator, such as `clamp`, that bounds
-    gradients or a number computed from them. In the second case, the gradients must then be changed by this number."""
+    """Gradient clipping in the watched steps. A clip is recognized by an operator, such as `clamp`, that bounds one of
+    two things: gradients, or a number that is computed from gradients and then changes them (such as a scale)."""
 
     # True: a clip was seen. None: unknown, for example because code was compiled, or because the host read numbers that
     # were computed from gradients.
@@ -155,10 +156,10 @@ class ArmEnd(ArmRecord):
     moved_apart: list[MovedApart] | None = None  # None: no claim compares how tensors move
     # None: the steps were not searched for loose tensors, or the evidence is of an older version
     loose: Loose | None = None
-    # Loose tensors that the first step created and no later step changed. Only recorded by older versions. None: not
-    # recorded.
+    # Names of loose tensors that the first step created and no later step changed. Only older versions record them.
+    # None: not recorded.
     still: list[str] | None = None
-    # Loose tensors that the first step created and in which a NaN appeared in a later step. None: not recorded.
+    # Names of loose tensors that the first step created and in which a later step left a NaN. None: not recorded.
     spoiled: list[str] | None = None
     # names of the last step's inputs; None: the system does not show its inputs, or the evidence is of an older version
     input_names: list[str] | None = None
@@ -176,8 +177,8 @@ class ArmEnd(ArmRecord):
     draws: Draws | None = None  # None: no step was observed, or the evidence is of an older version
     # sketches (see `Sketch`) of all floating-point tensors of the state; None: not requested
     sketches: dict[str, Sketch] | None = None
-    # The loss is a sum of terms. This is the sum of their absolute values, in the observed step where it is largest.
-    # None: not observed.
+    # The sum of the absolute values of the terms that are added up to the loss, in the observed step in which this sum
+    # is largest. None: not observed.
     loss_terms: Amount | None = None
     # Number of replays, of CUDA graphs or of recorded steps, that the harness observed. None: not observed.
     replays: Count | None = None
@@ -208,7 +209,7 @@ class RankSteps(ArmRecord):
     rows: list[list[str]]  # for each step: one digest for every row of its batch, in order
     # for each step: the number of collectives that the host started, over all process groups
     collectives: list[Count]
-    # Collectives of the last step that has any: name -> number, from torch's flight recorder. Empty: unknown.
+    # Collectives of the last step that has collectives: name -> number, from torch's flight recorder. Empty: unknown.
     names: dict[str, Count]
     parts: Count = 0  # number of sharded parameters, of which each rank holds different elements
     # For each category of state: the number of elements that this rank held at the end, and the number that all ranks
@@ -221,8 +222,8 @@ class RankSteps(ArmRecord):
 
 
 class TensorReduction(Record):
-    """One gradient, reduced on the device to a digest and maxima. Fields whose names begin with `baseline_` are about
-    the baseline's gradient."""
+    """The gradient of one tensor, reduced on the device to a digest and largest absolute values. Fields whose names
+    begin with `baseline_` are about the baseline's gradient of the same tensor."""
 
     name: str
     digest: str
@@ -255,7 +256,7 @@ class Gradients(ArmRecord):
     groups: list[GroupNorm]
     without: list[str] = Field(default_factory=list)  # names of trainable tensors without a gradient in this step
     # The gradients right after the backward pass, if one of the two compared arms changed a gradient before its step
-    # ended. None: no arm changed a gradient, or an arm could not be observed.
+    # ended. None: neither arm changed a gradient, or one of them could not be observed.
     made: list[TensorReduction] | None = None
     made_norm: Amount | None = None  # L2 norm of all gradients in `made` together, for this arm; None: unknown
     written: list[str] | None = None  # names of the gradients that this arm's optimizer overwrote; None: unknown
@@ -278,8 +279,8 @@ class ComparedStep(ArmRecord):
     """Errors of a candidate's step, measured against a reference's step that starts from the same state.
 
     Errors are relative. For the loss, norms and gradients, the L2 norm of the difference is divided by the reference's
-    L2 norm. For moments and parameters, the difference in each element is divided by a scale. The scale is the result
-    of the same update if it adds up the absolute values of all terms.
+    L2 norm. For moments and parameters, the difference in each element is divided by the element's scale. The scale is
+    the result of the same update, computed with the absolute values of all terms that the update adds up.
     """
 
     record: Literal["compared_step"] = "compared_step"
@@ -291,7 +292,7 @@ class ComparedStep(ArmRecord):
 
 
 class GraphNodes(Record):
-    """The nodes of one captured graph, counted by type. kernels: number of launches, by the kernel's readable name."""
+    """The nodes of one captured graph, counted by type. kernels: number of nodes by the name of the kernel's symbol."""
 
     label: str
     by_type: dict[str, Count]
@@ -302,7 +303,7 @@ class GraphNodes(Record):
 
 
 class Launched(Record):
-    """Launches of one graph that did equal work. by_type, kernels: the device activities of one of these launches."""
+    """Graph launches that did equal work. by_type, kernels: the device activities of one of these launches."""
 
     launches: Count
     by_type: dict[str, Count]  # number of device activities of each type: kernel, memcpy, memset
@@ -341,7 +342,7 @@ class StepWatch(Record):
     busiest_step: Count  # index of the first step with `most_operations`
     # smallest number of operations within a replay of a recorded step; None: evidence of an older version
     fewest_replayed: Count | None = None
-    most_after: Count = 0  # largest number of operations after a step; older versions count them in `most_operations`
+    most_after: Count = 0  # largest number of operations after one step; in older versions part of `most_operations`
 
 
 class HostNumber(Record):
@@ -356,11 +357,11 @@ LOSS_OUTPUT = "loss"  # name of the loss among the outputs of a step; the other 
 
 
 class GhostReplay(Record):
-    """Results of a test after the arm's last step: the captured step runs without its replays, and the replays run
-    without the step.
+    """Results of a test after the arm's last step. In the test, the captured step runs without its replays, and its
+    replays run without the step's code.
 
-    The test shows whether the replays do the training. The outputs of a step are its loss and the trainable parameters.
-    A field that is None was not tested.
+    The test shows if the replays do the training. The outputs of a step are its loss and the trainable parameters. If a
+    field is None, its property was not tested.
     """
 
     # number of replays in the last step: calls of torch's replay method for graphs, or replays of recorded steps
@@ -373,8 +374,8 @@ class GhostReplay(Record):
     alone_reads: bool | None = None
     # True: a step without its replays did not change parameters and returned the loss of the previous step
     stays: bool | None = None
-    # True: an output of the step depends on the batch. This is tested only if `stays` is not True or `alone_reads` is
-    # False. None: not tested, or all steps had the same batch.
+    # True: an output of the step depends on the batch. Tested only if `stays` is not True or `alone_reads` is False.
+    # None: not tested, or all steps had the same batch.
     reads: bool | None = None
     # In the test for `reads`: number of outputs that do not change if the replays are left out. Only outputs count that
     # depend on the batch and have equal bits when the step is repeated.
@@ -383,13 +384,13 @@ class GhostReplay(Record):
     # In the test for `reads`: number of outputs that are computed even without the replays, and whose bits differ when
     # the step is repeated.
     unsure: Count = 0
-    # If all steps had the same batch and no parameter changes when the replays are left out: the number of parameters.
-    # Otherwise 0. Such equal parameters prove nothing, because different gradients may round to equal parameters.
+    # If all steps had the same batch, and a step gave equal parameters with and without its replays: the number of
+    # these parameters. Otherwise 0. Equal parameters prove nothing here, because different gradients may round to them.
     alike: Count = 0
 
 
 class CaptureEvidence(ArmRecord):
-    """The system's report about an arm's capture, and what the harness itself observed of this capture."""
+    """The system's report about an arm's capture, and the harness's own observations of this capture."""
 
     record: Literal["capture"] = "capture"
     mechanism: Literal["cuda_graph", "traced"] | None
@@ -420,7 +421,7 @@ class CaptureEvidence(ArmRecord):
     # Paths of Python values that the step changed during its capture, but that no replay changes. Empty if the evidence
     # is of an older version.
     host_changes: list[str] = Field(default_factory=list)
-    # None: the step makes its capture by itself, or the evidence is of an older version
+    # host numbers of the step; None: the step's own code makes the capture, or the evidence is of an older version
     host_numbers: list[HostNumber] | None = None
     # For a step recorded without a GPU: places in the code where the step asked whether it is being captured. Empty if
     # the evidence is of an older version.
@@ -470,7 +471,7 @@ class OnAGpu(Record):
     # Updates by optimizers of torch that were created without `capturable=True`. Older versions list only updates that
     # also read a value on the CPU.
     of_cpu: list[str]
-    failure: str | None = None  # why nothing could be predicted
+    failure: str | None = None  # the reason why nothing could be predicted; None: the step was predicted
 
 
 class HostSyncEvidence(ArmRecord):
@@ -478,9 +479,9 @@ class HostSyncEvidence(ArmRecord):
     layers: Count
     replayed: bool  # True: the observed steps were replays of a capture
     readings: list[DetectorReading]
-    # Counts over all judged steps. Empty: the detectors did not observe all steps.
+    # Host syncs that each detector counted in all judged steps. Empty: the detectors did not observe all steps.
     every_step: list[DetectorReading] = Field(default_factory=list)
-    # why the step could not run on fake tensors (tensors without data); None: it did run, or was not tried
+    # error of the step on fake tensors (tensors without data); None: it ran without an error, or was not tried on them
     fake_tensors_error: str | None = None
     # None: the arm requests no capture, ran on a GPU, or the evidence is of an older version
     on_a_gpu: OnAGpu | None = None
@@ -510,8 +511,8 @@ class Loaded(ArmRecord):
 
 
 class Evaluated(ArmRecord):
-    """One evaluation between two steps. before, after: digests of the state before and after the evaluation, by
-    category."""
+    """One evaluation between two steps. before, after: a digest of each category of the state, before and after the
+    evaluation."""
 
     record: Literal["evaluated"] = "evaluated"
     key: ClassVar = ("arm", "replica", "steps")
@@ -539,8 +540,9 @@ class MemoryEvidence(ArmRecord):
 class MemoryPeak(Record):
     """Peak memory of an arm's process during one phase of the run.
 
-    The allocator's figures are torch's own statistics. The device's figures are samples of the used memory that the
-    driver reports, minus the memory that was used before this process used the device. None: unknown.
+    Allocated and reserved bytes are torch's own statistics. `device_bytes` is the largest sample of the device's used
+    memory, as the driver reports it, minus the memory that was in use before this process used the device. None:
+    unknown.
     """
 
     allocated_bytes: Count
@@ -554,10 +556,10 @@ class PeakMemoryEvidence(ArmRecord):
     record: Literal["peak_memory"] = "peak_memory"
     opening: MemoryPeak
     steps: MemoryPeak  # peak during the steps, including warm-up and capture
-    # how often user code reset torch's peak statistics; the recorded peaks include the values before each reset
+    # number of times that user code reset torch's peak statistics; the recorded peaks include the values before resets
     resets: Count
-    # How often torch's peak statistics fell without a reset that the harness observed. An earlier peak may then be
-    # lost.
+    # Number of times that torch's peak statistics fell without a reset that the harness observed. A peak before the
+    # fall may then be missing here.
     lost_peaks: Count
     foreign_processes: Count | None  # largest number of other processes that used the device at one time; None: unknown
     allocator: str  # name of torch's allocator backend
@@ -565,18 +567,18 @@ class PeakMemoryEvidence(ArmRecord):
 
 
 class ReplayBlock(Record):
-    """Consecutive steps of a long run: seconds, used memory, and digests, which are compared with those of the same
-    block of the other arm."""
+    """Consecutive steps (a block) of a long run: seconds, used memory, and digests. The digests are compared with those
+    of the other arm's block with the same steps."""
 
     first_step: Count
     steps: Count
     losses: str  # digest of the losses of all steps, in order
     batches: str  # digest of the batches of all steps, in order
     first_non_finite: Count | None  # index of the first step whose loss is NaN or infinite
-    # seconds of the block, from synchronized device to synchronized device, including the harness's own work after each
-    # step
+    # seconds of the block, including the harness's own work after each step; the harness waits for the device before
+    # the first and after the last step
     seconds: Amount
-    # seconds of a fixed piece of work that was executed right after the block; they show whether the machine was slower
+    # seconds of a fixed piece of work right after the block; in a later block, they show if the machine became slower
     yardstick_seconds: Amount
     allocated_bytes: Count | None  # bytes allocated after the block; None: no CUDA
     reserved_bytes: Count | None
@@ -601,6 +603,6 @@ class LongReplayEvidence(ArmRecord):
     # Timings in which the arm takes turns with a fresh arm, which was opened and captured after the last step. None:
     # the arm is a baseline, or the evidence is of an older version.
     rounds: list[ReplayRound] | None = None
-    no_rounds: str | None = None  # why a fresh arm could not be opened in addition to the old one
+    no_rounds: str | None = None  # the reason why no fresh arm could be opened in addition to the old one
     # the error that the trainer raised instead of training all steps; None: it trained all steps
     ended: str | None = None

@@ -21,7 +21,7 @@ def _known(name: str) -> str:
 
 ProbeName = Annotated[str, AfterValidator(_known)]
 
-# Why a worker, or one arm in a worker, ended before its evidence was complete.
+# The reason why a worker, or one arm in a worker, ended before its evidence was complete.
 Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", "garbage", "output_limit", "exception"]
 
 

@@ -38,7 +38,7 @@ class FaultDescription:
 
 @dataclass(frozen=True)
 class SystemDescription:
-    """The statements of a system about itself. They can be read without importing torch."""
+    """The facts that a system states about itself, without importing torch."""
 
     name: str
     summary: str

@@ -11,8 +11,8 @@ from harness.evidence.base import Record
 from harness.numbers import Count, Real, counted
 
 # Every fact may be missing, because there is no GPU or no checkout, or because another version of the harness wrote the
-# record. A fact that this version does not know is kept. A report about a run directory of another version therefore
-# shows all facts in this directory.
+# record. A fact that this version does not know is kept. A report about a run directory that another version wrote
+# therefore shows all facts that the directory contains.
 
 CHANGES = "+changes"  # suffix of a commit whose checkout has changed source files
 UNCOMMITTED = "uncommitted changes"  # the meaning of `CHANGES` in words
@@ -76,7 +76,7 @@ class JobFacts(Facts):
 
 
 class CiFacts(Facts):
-    """The job of the CI service that executed the run: its page, the person who started it, and its machine's name."""
+    """The CI job that executed the run: the job's page, the person who started the job, and the name of its machine."""
 
     service: str | None = None
     link: str | None = None
@@ -91,8 +91,8 @@ class CiFacts(Facts):
 
 
 class Environment(Facts):
-    """The machine and its software. versions: the versions of Python, of the CUDA for which torch was built, and of
-    relevant packages."""
+    """The machine and its software. versions: by name, the versions of Python, of the CUDA for which torch was built
+    (`cuda`), and of relevant packages."""
 
     ci: CiFacts = CiFacts()
     cpu: CpuFacts = CpuFacts()
@@ -132,8 +132,8 @@ class AcceptedRecord(Record):
     """An accepted baseline (a commit that a reviewer accepted as the baseline of a claim), as it was when the run
     started.
 
-    expires: the last day (UTC) on which it is valid. state: `in_force`, `expired`, or `contained` if the baseline of
-    the run already contains the commit.
+    expires: the last day (UTC) on which the acceptance is valid. state: `in_force`, `expired`, or `contained` if the
+    history of the run's baseline contains the commit.
     """
 
     contract: str
@@ -150,8 +150,8 @@ class AcceptedRecord(Record):
         return {**fields, "commit": self.commit.commit, "expired": self.state == "expired"}
 
     def line(self) -> str:
-        """Return a sentence: which commit is the claim's baseline, who accepted it, and what to do if the entry has no
-        effect."""
+        """Return a line that names the claim's baseline commit, the reviewer who accepted it, and what to do if the
+        entry has no effect."""
         short = self.commit.commit[:SHORT]
         if self.state == "expired":
             ended = f"the acceptance of {short} by {self.reviewer} ended on {self.expires}"

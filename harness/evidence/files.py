@@ -1,4 +1,4 @@
-"""Read and write single files of a run directory. If a file is damaged, reading it raises `Damaged` with one short
+"""Read and write single files of a run directory. Reading a damaged file raises `Damaged` with a message of one short
 line, and no other exception. A file is written completely or not at all."""
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def remove(path: Path) -> None:
 
 
 def make_way(path: Path) -> None:
-    """Remove what exists at the path unless it is a plain file, so that a plain file can be written there."""
+    """Remove anything at the path except a plain file, so that a plain file can be written there."""
     if kind(path) != "a file":
         remove(path)
 
 
 def own_folder(path: Path) -> None:
-    """Create a folder at `path`, unless there is one. Anything else at the path is removed first."""
+    """Create a folder at `path` if there is none. Anything else at the path is removed first."""
     if kind(path) != "a folder":
         remove(path)
         path.mkdir(parents=True)

@@ -18,7 +18,7 @@ CONTRACTS = "contracts"
 SHARED_FILES = "shared"
 WAIVERS = "waivers"  # a folder with copies of the waiver files, if there were any
 EVIDENCE = "evidence"
-WHERE = "where"  # a folder with recorded steps; it has a folder for each unit whose first difference was searched for
+WHERE = "where"  # a folder with recorded steps, in one folder for each unit whose first difference was searched for
 VERDICTS = "verdicts.json"
 DRILL = "drill.json"  # exists in the directory of a drill, and lists every fault with its verdict
 ARCHIVE = "run.tar.xz"  # exists in a published folder; contains header, contracts and evidence
@@ -27,17 +27,17 @@ SUMMARY = "summary.md"
 JUNIT = "junit.xml"
 PROBLEMS = "problems"  # a folder with a Markdown file for each unit that did not hold
 
-SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE, WHERE)  # what a run records; all other files are computed from these
+SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE, WHERE)  # the recorded part of a run; other files are computed from it
 
 # Names of files and folders in evidence/<run id>/.
 RUN = "run.json"
 RECORDS = "records.jsonl"
 TELEMETRY = "telemetry.jsonl"
 DEATH = "death.json"
-PROCESS = "process.json"  # when the worker's process started and ended, recorded by the process that started it
-ATTEMPT = "attempt."  # prefix of the file names of earlier workers that tried the run; a number follows
-OUTPUT = "stderr.txt"  # what the worker printed to standard output and standard error, up to a size limit
-# Exists in place of records if the process of another run executed the arms of this run. The file names that other run.
+PROCESS = "process.json"  # start and end times of the worker's process, recorded by the process that started it
+ATTEMPT = "attempt."  # prefix of the name of a folder with the files of an earlier worker of the run; a number follows
+OUTPUT = "stderr.txt"  # the text that the worker printed to standard output and standard error, up to a size limit
+# This file replaces the records if the process of another run executed the arms of this run. It names that other run.
 SHARED = "shared.json"
 CHECKPOINT = "checkpoint"  # a folder with the checkpoint that the run's system saved; it is removed when the run ends
 # Prefix of a folder's name; a number follows. The folder is that of a process that executed a part of the run, and has

@@ -11,29 +11,29 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.base import Obstacle, ProbeName, Record
 from harness.numbers import Real
 
-# name of a setting of a run: the seconds that earlier executions took, if their evidence was not kept
+# name of the setting of a run that states the seconds of earlier executions whose evidence was not kept
 SPENT = "spent_s"
 
 
 class PlannedArm(Record):
-    """One arm to execute, how often, and what to record. If an arm is executed several times, the differences between
-    its executions show the noise."""
+    """An arm to execute, the number of its executions, and what to record. If an arm is executed several times, the
+    differences between its executions show the noise."""
 
     arm: Arm
     system: str
     # the baseline's commit, if this arm uses the code of that commit; None: the arm uses the working tree
     commit: str | None = None
     replicas: int = 1
-    first_replica: int = 0  # number of the first execution; not 0 only if another process makes the earlier executions
+    first_replica: int = 0  # number of the first execution; above 0 if another process makes the earlier executions
     observe_syncs: bool = False
     watch_every_step: bool = False  # True: look for host syncs in each step, because a claim judges all steps
     # number of micro-batches into which the inputs are split to compute their digests; None: the inputs are not split
     micro_batches: int | None = None
-    # True: record the parameters after each step, the rows of each batch, and the collectives
+    # True: record `RankSteps`: digests of the parameters after each step and of each batch row, numbers of collectives
     watch_ranks: bool = False
     # data type to which the initial parameters are rounded before an additional digest of them is recorded
     rounded_to: str | None = None
-    # True: record how the arm moves each tensor from start to end, compared with the arms that were executed before
+    # True: record how differently this arm and each arm that was executed before moved the tensors from start to end
     moves: bool = False
     # True: record sketches (a few numbers about each tensor) of the gradients, and of the state at the start and the
     # end, in every execution
@@ -47,7 +47,7 @@ class PlannedArm(Record):
 
 
 class Run(Record):
-    """The work of one fresh process. The arms in `arms` are executed in this order, baselines first."""
+    """The work of one fresh process. The process executes the arms in the order of `arms`, baselines first."""
 
     id: str
     contract: str
@@ -60,7 +60,7 @@ class Run(Record):
     gradient_steps: list[int] = Field(default_factory=list)
     gradient_arms: list[str] | None = None  # names of the arms whose gradients a claim reads; None: all arms
     process: int = 0  # number of this process, if a claim about speed requires several processes with the same work
-    # number of the measurement to which this process belongs; one measurement is made after the other
+    # number of the measurement (a group of processes) to which this process belongs; measurements are made one by one
     measurement: int = 0
     # The claim's settings for the run's probe, such as numbers of blocks, or operations to compare.
     settings: dict[str, object] = Field(default_factory=dict)
@@ -70,8 +70,8 @@ class Run(Record):
     heartbeat_s: Real = 120.0
     data: str | None = None
     model_directory: str | None = None
-    # Groups of arms that are judged together. If an arm fails, no group that contains it can be judged. Only for runs
-    # that compare arms.
+    # Groups of arms that are judged together. If an arm fails, no group that contains this arm can be judged. Only
+    # runs that compare arms have groups.
     groups: list[list[str]] = Field(default_factory=list)
     # Arms that ended an earlier worker of this run. The run was then repeated without them.
     without: list[str] = Field(default_factory=list)

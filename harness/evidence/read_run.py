@@ -1,5 +1,5 @@
-"""Read the files of one worker: its records, how it died, and the series of each arm, a CSV file that keeps every bit
-of a loss. If files are damaged, the worker counts as dead with the cause `garbage`, and no exception is raised."""
+"""Read the files of one worker: its records, the cause of its death, and each arm's series (a CSV file that keeps every
+bit of a loss). If files are damaged, the worker counts as dead with the cause `garbage`, and no exception is raised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADER = ",".join(layout.SERIES_COLUMNS)
 
 
 def read_series(path: Path) -> Series:
-    """Return an arm's series from its CSV file. The numbers keep every bit. Raises `Damaged`. To read a million rows
+    """Return an arm's series from its CSV file, with every bit of its numbers. Raises `Damaged`. Reading a million rows
     takes half a second."""
     text = read_bytes(path)
     end = text.find(b"\n")
@@ -44,7 +44,8 @@ def read_series(path: Path) -> Series:
 
 
 def _metrics(name: str, header: bytes) -> list[str]:
-    """Return the names of the metrics in the header of a series. Their columns follow those that every series has."""
+    """Return the names of the metrics in the header of a series. The metrics' columns follow the columns that every
+    series has."""
     columns = header.decode("ascii", "replace").split(",")
     own = len(layout.SERIES_COLUMNS)
     metrics = columns[own:]
@@ -60,7 +61,7 @@ class _Read(NamedTuple):
 
 
 def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read | None:
-    """Return the rows, read with numpy, which rounds correctly. Return None for an unusual or damaged file."""
+    """Return a series' rows, read with numpy, which rounds correctly. Return None for an unusual or damaged file."""
     # Leave such files to the slower reader: numpy would treat a carriage return as the end of a line, and would ignore
     # text after the last row.
     if rows == 0 or not text.isascii() or b"\0" in text or b"\r" in text:
@@ -89,7 +90,7 @@ def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read
 
 
 def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) -> _Read:
-    """Return the rows, each field read by Python's own conversions. Raises `Damaged` and describes the problem."""
+    """Return the rows of a series, each field read by Python's own conversions. Raises `Damaged` with the problem."""
     own = len(layout.SERIES_COLUMNS)
     width = own + len(metrics)
     # Replace newlines by commas. One split then returns all fields of all rows.
@@ -111,8 +112,8 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
 
 
 class DigestColumn(Sequence[str]):
-    """A column of ASCII digests without NUL bytes. To compare two columns of a million rows takes 10 ms, because they
-    are compared as bytes."""
+    """A column of ASCII digests without NUL bytes. Comparing two columns of a million rows takes 10 ms, because the
+    columns are compared as bytes."""
 
     def __init__(self, encoded: NDArray[np.bytes_]) -> None:
         self._encoded = encoded
@@ -130,7 +131,7 @@ class DigestColumn(Sequence[str]):
         return bytes(self._encoded[index]).decode("ascii")
 
     def __iter__(self) -> Iterator[str]:
-        # To decode all digests at once takes a tenth of the time that it takes to decode them one by one.
+        # Decoding all digests at once takes a tenth of the time that decoding one digest after the other takes.
         return iter(self._encoded.astype(np.str_).tolist())
 
     def __contains__(self, digest: object) -> bool:
@@ -142,8 +143,8 @@ class DigestColumn(Sequence[str]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def distinct(self) -> int:
-        """Return how many different digests there are. They are counted as bytes, because counting them as texts takes
-        twice as long."""
+        """Return the number of different digests, counted as bytes, because counting them as texts takes twice as
+        long."""
         return len(set(self._encoded.tolist()))
 
     def __hash__(self) -> int:
@@ -204,8 +205,8 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return a run and its evidence as `read_run` does. If the run is still executing, only ended executions of arms
-    are included.
+    """Return a run and its evidence so far: the result of `read_run` if the run has ended, otherwise only those
+    executions of arms that have ended.
 
     An execution has ended when the next one begins. Raises EvidenceError if the run's `run.json` cannot be read.
     """
@@ -242,7 +243,7 @@ def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvidence:
-    """Return the evidence of a rank after the first. For arms with fewer ranks, use the first rank's executions."""
+    """Return the evidence of rank number `rank`, at least 1. For an arm without this rank, use rank 0's executions."""
     own = _of_worker(run, directory / layout.rank_name(rank))
     its = {arm for arm, planned in run.arms.items() if planned.arm.ranks > rank}
     seen = {arm: (own if arm in its else first).arms.get(arm) for arm in run.arms}
@@ -278,7 +279,7 @@ def has_ended(directory: Path) -> bool:
 
 def _of_host(run: Run, directory: Path) -> RunEvidence:
     """Return this run's evidence from its host, the run whose process executed the arms of this run. If the host did
-    not execute them, the worker counts as dead with the cause `garbage`."""
+    not execute these arms, this run's worker counts as dead with the cause `garbage`."""
     try:
         host, shared = host_of(directory), read_model(directory / layout.SHARED, Shared)
         if host is None or (host / layout.SHARED).exists():
@@ -347,7 +348,7 @@ def _death(directory: Path, records: list[Record], damage: str | None, phase: st
 
 
 def death_from_records(records: list[Record], damage: str | None, phase: str | None) -> Death | None:
-    """Return how the worker died, as its own records show it, or None if the records are complete and not damaged."""
+    """Return the death of the worker as its own records show it, or None if the records are complete and undamaged."""
     raised = next((record for record in records if isinstance(record, Raised)), None)
     if raised is not None:
         return Death(cause=raised.cause, detail=raised.error, phase=phase, stack=raised.stack)
@@ -359,8 +360,8 @@ def death_from_records(records: list[Record], damage: str | None, phase: str | N
 
 
 def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
-    """Return the evidence of a run: its records and series, by arm and number of the execution. Raises `Damaged` if
-    they do not fit together."""
+    """Return the evidence of a run: its records and series, by arm and number of the execution. Raises `Damaged` if the
+    records do not fit together or do not fit the run."""
     executions: dict[tuple[str, int], list[RunRecord]] = {}
     of_run: list[RunRecord] = []
     seen: set[str] = set()
@@ -415,7 +416,8 @@ class ProcessTimes(Record):
     """`process.json`: times of a worker's process, recorded by the process that started it, in seconds of the machine's
     monotonic clock.
 
-    A process that was started in advance is `ready` before it gets a run. The run holds its GPU from `given_run` on.
+    A process that was started in advance gets its run later: it waits from `ready` to `given_run`. The run holds its
+    GPU from `given_run` on.
     """
 
     started: Real
@@ -437,7 +439,7 @@ class ProcessTimes(Record):
 
 @dataclass(frozen=True)
 class WorkerTimes:
-    """One worker of a run. process: None if the evidence is of an older version, without times of processes."""
+    """One worker of a run, with its times. process: None for evidence of an older version, which did not record it."""
 
     run: Run
     phases: Sequence[Phase]

@@ -23,7 +23,7 @@ from harness.evidence.files import Damaged, read_bytes
 
 NOTE = "names of host, user and folders"  # what was removed, as the header of the run states it
 HOST, USER, FOLDER = "<host>", "<user>", "<folder>/"
-# Names that identify no person. They are not removed. `root` is also a word in many messages.
+# Names that are not removed, because they identify no person. `root` is also a word in many messages.
 COMMON = {"root", "localhost", "user", "runner"}
 SHORTEST = 3
 # Matches the folders in an absolute path. A slash inside a longer word does not start a path.
@@ -74,8 +74,8 @@ class Redaction:
         return type(record).model_validate_json(self.json(record.model_dump_json()))
 
     def directory(self, directory: Path) -> None:
-        """Remove the names from the files of a run's evidence, in place. Files that are no text, or are too large, stay
-        unchanged."""
+        """Remove the names from the files of a run's evidence, in place. CSV files, files that are not text, and files
+        that are too large stay unchanged."""
         for path in sorted(directory.rglob("*")):
             try:
                 before = read_bytes(path).decode("utf-8")
@@ -110,7 +110,7 @@ def of_this_machine(kept: Collection[str] = ()) -> Redaction:
 
 
 def _names(names: Collection[str], kept: Collection[str]) -> frozenset[str]:
-    """Return the names to remove: not short ones, not common ones, and none that the contract uses (`kept`)."""
+    """Return the names to remove. Names that are short, common or used by the contract (`kept`) are left out."""
     return frozenset(name for name in names if len(name) >= SHORTEST and name not in COMMON and name not in kept)
 
 

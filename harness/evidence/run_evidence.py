@@ -2,8 +2,8 @@
 decisions.
 
 Each type of record is a class, and a field of `ArmEvidence` or `RunEvidence` holds the records of this class. The field
-holds one record (`X | None`), several (`list[X]`), or one for each value of its last key field (`dict[str, X]`). Code
-that reads, renames or joins records uses these fields.
+holds one record (`X | None`), several (`list[X]`), or one for each value of the last field in the record type's key
+(`dict[str, X]`). Code that reads, renames or joins records uses these fields.
 
 A folder `evidence/<run id>/` contains `run.json` (the Run), `records.jsonl` (a worker's records, each with its `record`
 tag, ending with `complete`), and `<arm>.<replica>.csv` (the series). Judges read `RunEvidence`.
@@ -69,7 +69,7 @@ class Death(Record):
     """The end of a worker that did not complete its run, as recorded by the process that started the worker."""
 
     cause: Cause
-    detail: str  # the name of the signal, the exit code, the limit, or the type and message of the exception
+    detail: str  # what ended the worker: a signal's name, an exit code, a limit, or type and message of an exception
     phase: str | None
     stack: str  # the last Python stack; may be empty
 
@@ -101,7 +101,7 @@ class WithPackages:
 
 @dataclass(frozen=True)
 class ArmEvidence(WithPackages):
-    """All evidence of one execution of an arm. A field is None if the run did not observe what the field is for."""
+    """All evidence of one execution of an arm. A field is None or empty if its evidence was not recorded."""
 
     start: ArmStart
     end: ArmEnd | None
@@ -146,7 +146,7 @@ class RunEvidence(WithPackages):
     obstacle: Obstacle | None = None
 
     def capture_failed(self, arm: str) -> bool:
-        """Return True if the arm should be captured and no capture succeeded, so that its steps ran uncaptured."""
+        """Return True if an execution of the arm requested a capture but captured nothing. Its steps ran uncaptured."""
         seen = [one.capture for one in self.arms.get(arm, []) if one.capture is not None]
         return any(capture.requested and not capture.captured for capture in seen)
 
@@ -193,7 +193,7 @@ def tag(kind: type[Record]) -> str:
 @cache
 def of_packages() -> tuple[type[RunRecord], ...]:
     """Return the record types of installed packages. Raises KindError if a package names something that is not a valid
-    type."""
+    record type, or a type whose `record` value is used already."""
     types: dict[str, type[RunRecord]] = {}
     taken = {*map(tag, BUILT_IN), *_FIELDS}
     what = "a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of its fields as its `key`"
@@ -227,8 +227,8 @@ def parsed(line: str | bytes) -> Record:
 
 
 def parts() -> set[str]:
-    """Return the names of the parts of an execution whose recording may fail while the execution continues
-    (`PartFailed.part`)."""
+    """Return the valid values of `PartFailed.part`: names of the parts of an execution's evidence whose recording may
+    fail while the execution continues."""
     return {*_FIELDS, *map(tag, of_packages())}
 
 

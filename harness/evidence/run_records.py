@@ -13,10 +13,11 @@ from harness.numbers import Amount, Count, Real
 # package's record type.
 Part = str
 # A block counts as disturbed if its pace exceeds this multiple of the smallest pace on the machine. The pace is the
-# time of a fixed piece of work. In 320 blocks of 20 processes on the host of an H200, all but six paces were up to 1.35
-# times the smallest pace, or 1.5 to 2 times. The larger values are the effect of a second thread on the same core.
+# time of a fixed piece of work. In 320 blocks of 20 processes on the machine of an H200, all paces except six were at
+# most 1.35 times the smallest pace, or 1.5 to 2 times as large. A second thread on the same core causes the larger
+# values.
 DISTURBED = 1.35
-# A process that times arms enters this phase at its first timed block. Telemetry is kept from then on.
+# Name of the phase that begins with a process's first timed block. Telemetry is kept from then on.
 TIMED_PHASE = "timed"
 
 
@@ -30,8 +31,8 @@ class Phase(Record):
 
 
 class Block(Record):
-    """One timed block of `steps` steps. The host's clock is read at its start and end, each time after the device has
-    finished its work."""
+    """One timed block of `steps` steps. The host's clock is read at the start and the end of the block, each time after
+    the device has finished all work."""
 
     arm: str
     round: Count
@@ -43,10 +44,10 @@ class Block(Record):
     began: Real | None = None  # time at which the block began, in seconds on the machine's monotonic clock
     # number of graph launches in the block's steps, counted by the harness's callback; None: not counted
     graph_launches: Count | None = None
-    # Seconds until the call of the first step returned. The device was idle before, so the step did not wait for the
-    # device.
+    # Seconds from the start of the block until the call of its first step returned. The device was idle at the start,
+    # so the step did not wait for the device.
     enqueue_seconds: Amount | None = None
-    # Processor seconds of a fixed piece of work before or after the block, whichever is larger. None: unknown.
+    # Processor seconds of a fixed piece of work: the larger of the values before and after the block. None: unknown.
     pace: Amount | None = None
     # Processor seconds that the arm's threads and child processes used between its previous block and this block. None:
     # unknown.
@@ -72,7 +73,7 @@ class Telemetry(RunRecord):
 
 
 class TimingEvidence(RunRecord):
-    """What one process measured in a timing. Losses and digests of the timed steps are in the series of the arms."""
+    """The timed blocks of one process. Losses and digests of the timed steps are in the series of the arms."""
 
     record: Literal["timing"] = "timing"
     process: Count
@@ -93,7 +94,7 @@ class TimingEvidence(RunRecord):
     # None: no counter.
     counter_sees_planted: bool | None = None
     own_processes: bool = False  # True: each arm ran in its own process, because the arms use two commits
-    counter_failure: str | None = None  # why launches could not be counted reliably
+    counter_failure: str | None = None  # the reason why graph launches could not be counted reliably
 
 
 class JitEvent(Record):
@@ -106,7 +107,7 @@ class JitEvent(Record):
 
 
 class KernelRecord(Record):
-    """One kernel that a run uses, or that was planned for it."""
+    """One kernel that a run used, or that was planned for the run."""
 
     key: str
     name: str
@@ -208,7 +209,8 @@ class KernelMatchEvidence(RunRecord):
 
 
 class TensorErrors(Record):
-    """L2 norms for one trained tensor: of the reference's gradient, and of its differences from two arms' gradients."""
+    """L2 norms for one trained tensor: of the reference's gradient, and of its differences from the candidate's and the
+    peer's gradients."""
 
     name: str
     reference_norm: Amount
@@ -217,7 +219,7 @@ class TensorErrors(Record):
 
 
 class StepErrors(RunRecord):
-    """The gradient errors of one step, for the candidate and two other arms with the same parameters and batch."""
+    """The errors of a candidate's and a peer's gradients in one step. The reference has equal parameters and batch."""
 
     record: Literal["step_errors"] = "step_errors"
     key: ClassVar = ("seed", "step")
@@ -231,21 +233,21 @@ class StepErrors(RunRecord):
 
 
 class Unavailable(Record):
-    """The machine or the system lacks something that the run requires (`NotAvailable` was raised). The run's units are
-    NOT_RUN."""
+    """The machine or the system lacks something that the run requires (`NotAvailable` was raised). The units that this
+    run decides are NOT_RUN."""
 
     record: Literal["unavailable"] = "unavailable"
     obstacle: Obstacle
 
 
 class ArmFailed(RunRecord):
-    """One arm ended early. Claims that name it cannot be judged. The evidence of the run's other arms stays valid."""
+    """One arm ended early. Claims that name this arm cannot be judged. The evidence of the other arms stays valid."""
 
     record: Literal["arm_failed"] = "arm_failed"
     key: ClassVar = ("arm",)
     arm: str
     cause: Cause
-    detail: str  # type and message of the exception, the signal, the exit code, or the limit
+    detail: str  # what ended the arm: type and message of an exception, a signal, an exit code, or a limit
     phase: str | None
     stack: str
     # what this machine lacks, as the arm's system reported it; None: the arm failed for another reason
@@ -254,7 +256,7 @@ class ArmFailed(RunRecord):
 
 
 class PartFailed(ArmRecord):
-    """A detector or recorder in one execution of an arm raised an error. Claims that need it cannot be judged."""
+    """A detector or recorder raised an error in one execution of an arm. Claims that need `part` cannot be judged."""
 
     record: Literal["part_failed"] = "part_failed"
     key: ClassVar = ("arm", "replica", "part")
@@ -295,7 +297,7 @@ def disturbed(pace: float, least: float) -> bool:
 # The first word in the name of each gradient. In the name of a tensor of the state, the first word is its category.
 GRADIENT = "gradient"
 
-# index of an arm's execution without observation, and of its execution in which each operator is recorded
+# numbers of two executions of an arm: one without observation, one in which each operator is recorded
 UNOBSERVED, OBSERVED = 0, 1
 
 
@@ -322,7 +324,7 @@ class ObservedOperator(Record):
     module: str
     line: str
     code: str
-    arguments: list[str]  # the arguments as text, with a point in place of each tensor
+    arguments: list[str]  # the arguments as text, with `·` in place of each tensor
     reads: list[ReadTensor]
     makes: list[str | None]  # digests of the tensors that the operator returns
     # digest of each input after the operator, if the operator changed the input; otherwise None
@@ -336,9 +338,9 @@ class ObservedOperator(Record):
 class ObservedStep(RunRecord):
     """One step of one execution of an arm: digests of tensors by name, and the step's operators if they were recorded.
 
-    unseen: number of captured kernels that belong to no operator, plus number of replays of graphs whose operators were
-    not recorded. seconds: from the opening of the arm to the end of the step. bytes: size of the digests that were kept
-    during the recording.
+    unseen: number of captured kernels that belong to no recorded operator, plus number of replays of graphs whose
+    operators were not recorded. seconds: from the opening of the arm to the end of the step. bytes: size of the digests
+    that were kept during the recording.
     """
 
     record: Literal["observed_step"] = "observed_step"

@@ -100,8 +100,8 @@ def _with(host: list[Any], guest: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Rule:
-    """How one field is compared between a run that was executed (the host) and a run that could use its evidence (the
-    guest).
+    """The rule by which one field is compared between an executed run (the host) and a run that could use the host's
+    evidence (the guest).
 
     unmet: yields what the guest's value requires and the host's value does not provide. joined: returns a value that
     meets the requirements of both runs or, if there is no such value, the host's value. seen: returns the part of a
@@ -114,8 +114,8 @@ class Rule:
 
 
 def trained_on(workload: Workload) -> dict[str, object]:
-    """Return the fields of a workload that influence training, by name. Of the field `needs`, only the device is
-    returned, because the other needs only select a machine."""
+    """Return the fields of a workload that influence training, by name. Of the workload's `needs`, only the device is
+    returned, because all other needs only select a machine."""
     fields = {name: getattr(workload, name) for name in Workload.model_fields if name not in ("needs", "options")}
     options = {f"options.{name}": value for name, value in workload.options.items()}
     return fields | {"needs.device": workload.needs.device} | options
@@ -142,7 +142,7 @@ def _nothing(_host: Any, _guest: Any) -> Unmet:
 
 EQUAL = Rule(_unequal)
 INCLUDES = Rule(_missing, _union)
-HAS = Rule(_missing)  # like INCLUDES, but no requirement of the guest can be added to the host
+HAS = Rule(_missing)  # like INCLUDES, but the host cannot be extended by what the guest requires
 AT_LEAST = Rule(_fewer, max)
 IGNORED = Rule(_nothing)
 TRIED = Rule(_untried)
@@ -188,8 +188,8 @@ SHARED: Rules = {
     "without": IGNORED,
     "compared": Rule(_nothing, lambda host, guest: None if None in (host, guest) else _with(host, guest)),
 }
-# Rules for runs that do not execute one arm after the other, and for comparing costs. Host and guest must execute equal
-# work.
+# Rules for runs whose probe does not execute one arm after the other, and for estimates of a run's time. Host and guest
+# must execute equal work.
 SAME: Rules = {
     **{name: replace(EQUAL, seen=rule.seen) for name, rule in SHARED.items()},
     **dict.fromkeys(("id", "contract", "workload_name", "wall_limit_s", "heartbeat_s"), IGNORED),
@@ -200,7 +200,7 @@ PART: Rules = {
     "arms": INCLUDES,
     **dict.fromkeys(("replicas", "first_replica", "without"), IGNORED),
 }
-# Rules for arms that a planted fault does not change. The host may make comparisons that the guest does not require.
+# Rules for evidence of arms that no planted fault changes. The host may make comparisons that the guest does not need.
 DONATED: Rules = {**SHARED, "workload_name": EQUAL, "baseline_of": ASKED, "fault": IGNORED}
 # Rules for a run that a contract requires, compared with an executed run. A contract determines neither data nor time
 # limits.
@@ -286,9 +286,9 @@ def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
 
 
 def widened(host: Run, guest: Run) -> Run:
-    """Return the run `host`, extended by what the run `guest` requires, so that one execution serves both. Where no
-    value meets the requirements of both, the value of `host` is kept. guest: a run that names its arms as `host` does
-    (see `of_arms`)."""
+    """Return the run `host`, extended by what the run `guest` requires, so that one execution serves both runs. If no
+    value of a field meets the requirements of both runs, the value of `host` is kept. guest: a run that names its arms
+    as `host` does (see `of_arms`)."""
     whole = host.model_copy(update=_gradients(host, {name: name for name in host.arms}))
     changes = {name: SHARED[name].joined(getattr(whole, name), getattr(guest, name)) for name in _OF_RUN}
     changes["arms"] = {
@@ -380,7 +380,7 @@ def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
 
 
 def _require_part(lane: Lane, run: Run) -> None:
-    """Raise `Damaged` unless the lane's run equals `run`, except that the lane may have fewer executions."""
+    """Raise `Damaged` if the lane's run differs from `run` in anything else than missing executions."""
     if not serves(run, lane.run, PART):
         raise Damaged(f"{lane.name}/{layout.RUN} describes a run that is not a part of this run")
     for arm, executions in lane.evidence.arms.items():
@@ -389,7 +389,7 @@ def _require_part(lane: Lane, run: Run) -> None:
 
 
 def _failures(lane: Lane) -> dict[str, ArmFailed]:
-    """Return what ended each failed arm of a lane, by arm: its own failure, or the death of the lane's process."""
+    """Return the failure of each failed arm of a lane, by arm: the arm's own failure, or the death of the lane."""
     death = lane.evidence.death
     if death is None:
         return lane.evidence.failed
@@ -402,7 +402,7 @@ def _failures(lane: Lane) -> dict[str, ArmFailed]:
 
 def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidence]]:
     """Return each arm's executions in order. If an execution is missing, the arm's later executions are left out,
-    because they would get wrong numbers."""
+    because in the list they would have the numbers of earlier executions."""
     arms: dict[str, list[ArmEvidence]] = {}
     for arm, replica in sorted(executed):
         if replica == len(arms.get(arm, [])):
@@ -443,8 +443,8 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
 
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
-    """Return the evidence of the run `host` under the names of the run `guest`, as if `guest` had been executed. arms:
-    an arm's name in `guest` -> its name in `host`."""
+    """Return the evidence of the run `host` with the id and arm names of the run `guest`, as if `guest` had been
+    executed. arms: an arm's name in `guest` -> its name in `host`."""
     if not probe_named(guest.probe).arm_by_arm:
         return replace(host, run_id=guest.id)
     ours = {there: name for name, there in arms.items()}
@@ -454,7 +454,7 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
             for one in host.arms[there]
             if one.start.replica in planned.indices
         ]
-        # sorted, because arms are read from a directory in this order, too
+        # in sorted order, because `assemble` reads the arms of an executed run in this order, too
         for name, planned in sorted(guest.arms.items())
         if (there := arms[name]) in host.arms
     }

@@ -1,4 +1,4 @@
-"""Find the files and owners of modules, and compute digests of the sources of a run, without importing any module.
+"""Find the files and git commits of modules, and compute digests of the sources of a run, without importing a module.
 
 Sources are the Python and CUDA C++ files of the harness, of the packages that contain the tested systems, and of every
 user module that these packages import directly or indirectly. Digests are computed from files, because a copied tree
@@ -193,7 +193,7 @@ _TIMEOUT_S = 10.0
 # Git sets these variables for processes that it starts, such as hooks. They name the repository of the running git
 # command. A git command here would then use that repository instead of the one in `folder`.
 OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-# With these options, git starts no programs that the settings of an untrusted repository name.
+# These options prevent git from starting programs that the settings of an untrusted repository name.
 _NO_PROGRAMS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
 
 
@@ -248,8 +248,8 @@ _CUDA = (".cu", ".cuh")  # suffixes of kernel sources that a package compiles wh
 
 
 def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
-    """Return one SHA-256 digest of all sources of the harness and the systems. listed: the result of `listed_sources`,
-    if known."""
+    """Return one SHA-256 digest of all sources of the harness and the systems. listed: the result of `listed_sources`
+    for these systems, if it is already known."""
     lines = listed_sources(systems) if listed is None else listed
     return hashlib.sha256("".join(lines.values()).encode()).hexdigest()
 
@@ -260,8 +260,7 @@ def package_digests(listed: Mapping[str, str]) -> dict[str, str]:
 
 
 def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
-    """Return, for each package, a text with one line for each source file: the path inside the package, and the
-    SHA-256.
+    """Return, for each package, a text with one line for each source file: its path inside the package and its SHA-256.
 
     The packages are sorted. The text is empty for a system's package that cannot be found. Raises HarnessError for a
     file that cannot be read or has more than `SOURCE_LIMIT` bytes.
@@ -305,7 +304,7 @@ def broken_modules(systems: Iterable[str]) -> Iterator[tuple[Path, SyntaxError]]
 
 
 def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list[Path]]) -> Iterator[tuple[str, Path]]:
-    """Yield each package with its folders and files. Libraries are left out, unless they contain a tested system."""
+    """Yield pairs of a package and one of its folders or files. A library is left out if it is not in `named`."""
     yield from ((package, place) for package in named for place in places(package))
     for package in reached.names - {_OURS}:
         beside = [place_in(folder, package) for folder in reached.folders]

@@ -33,12 +33,12 @@ from harness.system.replay.found_state import plain_name
 from harness.system.replay.operations import OperatorWatch
 
 Digest = Callable[[Mapping[str, Tensor]], str]
-# the observed GPU work of a few steps of a captured arm, and a record of every step (None if not every step was
-# observed)
+# what was observed of an arm: graph launches and replayed work in a few steps, and numbers of operations in all steps
+# (None if not every step was observed)
 Seen = tuple[Watched, StepWatch | None]
 _NO_WATCHER = nullcontext()
-# `ghost_replay` compares the last step with an earlier step that replayed the same graphs on another batch. This is the
-# largest number of earlier steps that it tries, until one has another batch.
+# `ghost_replay` compares the last step with an earlier step that replayed the same graphs on another batch. To find
+# such a step, `ghost_replay` makes at most this many earlier steps again.
 TRIED = 4
 
 
@@ -71,8 +71,9 @@ class ArmLife:
         no number). ends: the final tensors of earlier executions, with which the final tensors of this execution are
         compared. facts: facts to record in addition to the system's facts. digest: computes the digest of the trainable
         parameters. follows: True to find out, for each tensor that the steps create, whether it is training state or,
-        for example, a log; False to use what another arm found out about its tensors; None means True if `ends` is
-        given and the probe does not time the arm.
+        for example, a log. False to record only a digest of each such tensor, because the judge uses the roles that
+        another arm's records show for these tensors. None means True if `ends` is given and the probe does not time the
+        arm; otherwise nothing is recorded about such tensors.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
         self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
@@ -82,16 +83,16 @@ class ArmLife:
         self.input_names: list[str] | None = None  # names of the last step's inputs
         self.input_shapes: int | None = None
         self._drawing: DrawWatch | None = None
-        # lists the operators of the step that the other arm would capture; None until this step runs
+        # operators of an uncaptured arm's first step after the warm-up (which a captured arm captures); None before it
         self._first: OperatorWatch | None = None
         self.last_loss: Tensor | None = None
-        self.loss_terms: float | None = None  # the largest value that a watcher observed
+        self.loss_terms: float | None = None  # largest sum of the absolute values of a loss's terms; None: unknown
         self.clip: Clip | None = None  # what a watcher observed about gradient clipping
         # The watchers are nested: the first one in the list is called first before a step, and last after a step.
         self.watchers: list[Watcher] = []
         self._block: SeriesBlock | None = None
         self._announced = 0
-        # index of a watched step -> the ids of the graphs that the step replayed
+        # index of a watched step -> the `id()` of each graph that the step replayed
         self._replays: dict[int, list[int]] = {}
 
     def __enter__(self) -> Self:
@@ -138,8 +139,8 @@ class ArmLife:
 
     @contextmanager
     def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
-        """Observe the steps `indices` in the `with` block, if the run's probe requires it and `asked` is true. Yield
-        the object that observes them."""
+        """Observe the steps `indices` in the `with` block, if the run's probe requires observed steps and `asked` is
+        true. Yield the object that observes them."""
         of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
         probe = probe_named(self.run.probe)
         watches = asked and probe.watches_steps
@@ -205,11 +206,11 @@ class ArmLife:
 
     def step(self, index: int, step: Callable[[int], Tensor] | None = None) -> Tensor:
         """Make one step while all watchers observe it. Add its loss, metrics and a digest of its inputs to the series,
-        and return its loss. step: a function to call instead of the run's own `step`."""
+        and return its loss. step: a function to call instead of the arm's own function `step`."""
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
-        # Watch the second step after the warm-up steps, because libraries have prepared everything they need by then.
-        # If the execution has too few steps for this, watch its last step.
+        # List the operators that draw random numbers in the second step after the warm-up steps, because libraries have
+        # prepared everything that they need by then. If there are too few steps, list those of the last step.
         warm = self.planned.arm.warm_steps
         is_second = self.steps_called == min(1 + warm, max(self._announced, 1) - 1)
         drawing = self.watch_of_draws(index) if is_second else None
@@ -234,13 +235,12 @@ class ArmLife:
         return loss
 
     def watch_of_draws(self, index: int) -> DrawWatch:
-        """Return a watcher that lists the operators that draw random numbers in step `index`. `end` records the
-        list."""
+        """Return a watcher that lists the operators which draw random numbers in step `index`. `end` records them."""
         self._drawing = DrawWatch(index)
         return self._drawing
 
     def end(self) -> None:
-        """Write the rest of the series, let each watcher write its result, and record the arm's end state."""
+        """Write the table's remaining rows, let each watcher write its result, and record the arm's end state."""
         if self._block is not None:
             self._block.write()
             self.input_names, self.input_shapes = self._block.input_names, self._block.input_shapes
@@ -250,7 +250,7 @@ class ArmLife:
         self.recorder.write(self._end_record())
 
     def _end_record(self) -> ArmEnd:
-        """Return the record of the arm's end: its end state, differences from other arms, and captures."""
+        """Return the record of the arm's end: its end state, differences from earlier executions, and captures."""
         state = self.state.at_end()
         trainable, frozen = digests_of(self.training, self._digest)
         differences, apart = self._from_other_arms()
@@ -304,7 +304,7 @@ class ArmLife:
         return differences, apart
 
     def capture(self) -> CaptureRecord:
-        """Return what the system reports about its capture now."""
+        """Ask the system about its capture, and return the system's report."""
         return capture_record(self.training, self.planned)
 
     def census(
@@ -314,11 +314,11 @@ class ArmLife:
         *,
         asked: bool = False,
     ) -> None:
-        """Record evidence about the arm's capture, if the arm should be captured or `asked` is true.
+        """Record evidence about the arm's capture, if the arm's settings request a capture or `asked` is true.
 
-        An error is recorded as the failure of the evidence's part `capture`, and is not raised. seen: a function that
-        returns the observations of the steps. record: what the system reported about its capture; None to ask the
-        system now.
+        If an error occurs, the evidence's part `capture` is marked as failed, and the error is not raised. seen: a
+        function that returns the observations of the steps. record: what the system reported about its capture; None to
+        ask the system.
         """
 
         def recorded() -> None:
@@ -333,8 +333,8 @@ class ArmLife:
             self.parts.ask(recorded, "capture")
 
     def _ghost_replay(self) -> GhostReplay | None:
-        """Test which outputs of the last step (loss and parameters) its replays compute. Return the result, or None if
-        no replay was observed."""
+        """Test which outputs of the last step (loss and parameters) are computed by the replays in this step. Return
+        the result, or None if no step was watched for replays."""
         if not self._replays:
             return None
         *earlier, last = self._replays
@@ -363,7 +363,7 @@ class ArmLife:
     def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
         """Let the context manager that `around` returns observe the `with` block.
 
-        If observing fails, record the failure of the evidence's `parts`, or raise the error if `parts` is empty. An
+        If observing fails, mark these `parts` of the evidence as failed, or raise the error if `parts` is empty. An
         error of the `with` block itself is always raised.
         """
         if not parts:

@@ -26,10 +26,10 @@ from harness.processes.child import Child, Ending, Line
 from harness.system.protocol import NotAvailable
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
-# The following functions end a process that has executed user code. `end_process` ends it immediately, with the exit
-# status that belongs to its evidence. User code may close the standard streams, or replace them by objects whose
-# `flush` is missing or raises an error. In all these cases the process must end normally, so that the evidence on disk
-# counts as complete.
+# The following functions end a process that has executed user code. `end_process` ends it immediately. User code may
+# have closed the standard streams, or replaced them by objects whose `flush` is missing or raises an error. Even then
+# the process must end with the intended exit status. With another status, complete evidence on disk would count as
+# incomplete.
 
 _end_threads = threading._shutdown  # type: ignore[attr-defined]
 _exit = os._exit  # save the function here, because user code may replace `os._exit`
@@ -73,8 +73,8 @@ def leave_stacks(directory: Path) -> None:
     # keep this file open until the process ends, because faulthandler writes to the file from signal handlers
     stacks = (directory / STACKS).open("a", encoding="utf-8")
     faulthandler.enable(stacks)
-    # The harness first sends SIGTERM to a process that hangs: faulthandler writes its stacks, and then the signal ends
-    # it.
+    # The harness first sends SIGTERM to a process that hangs: faulthandler writes the stacks of the process, and then
+    # the signal ends the process.
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
     if SHOW is not None:
         shown = directory / f"{THREADS}.{os.getpid()}"
@@ -86,8 +86,8 @@ def leave_stacks(directory: Path) -> None:
         faulthandler.unregister(SHOW)  # a forked process has its parent's handler
         signal.signal(SHOW, signal.SIG_IGN)
         faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"), chain=True)
-        # Rename the file only after the signal's handler is installed, because the other process may send the signal as
-        # soon as the file has its final name.
+        # Rename the file only after the signal's handler is installed, because the process that requests stacks may
+        # send the signal as soon as the file has its final name.
         unnamed.rename(shown)
 
 
@@ -157,8 +157,8 @@ Answered = TypeVar("Answered", bound=Answer)
 
 
 class ProcessFailed(Exception):  # noqa: N818 - the failure is the system's, not the harness's
-    """A child process raised an error, or ended before its job was done. If it sent its stack, the stack is in a note
-    of the exception."""
+    """A child process raised an error, or ended before its job was done. If the child sent its stack, the stack is in a
+    note of the exception."""
 
 
 def answered(child: Child, model: type[Answered], named: str, limit_s: float | None = None) -> Answered:
@@ -184,7 +184,8 @@ def answered(child: Child, model: type[Answered], named: str, limit_s: float | N
 
 
 def checkpoint_path(directory: Path, steps: int) -> Path:
-    """Create a folder in the run's directory. Return the path in it for a checkpoint after `steps` steps."""
+    """Create the folder for checkpoints in the run's directory. Return a path in this folder for a checkpoint after
+    `steps` steps."""
     folder = directory.resolve() / layout.CHECKPOINT
     folder.mkdir(exist_ok=True)
     return folder / f"after-{steps}-steps"

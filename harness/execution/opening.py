@@ -1,8 +1,8 @@
 """Open one arm of a run, plant a fault if the run requests one, and limit the number of steps.
 
 A trainer plans its learning-rate schedule and its data for a number of steps. One more step would change the training,
-or raise an error. Therefore the harness announces to an arm the largest number of steps that it may make with the arm.
-Until the arm's end is recorded, every step beyond this number raises an error.
+or raise an error. Therefore the harness announces to each arm the largest number of steps that the harness may make
+with this arm. Until the arm's end is recorded, every step beyond this number raises an error.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
     from harness.execution.watchers.capture_attempts import CaptureAttempts
 
-# How often each shape of the workload's batches is executed. The second step of a shape must not need a kernel that the
-# first step of this shape did not need.
+# Number of steps that are made with each shape of the workload's batches. The second step of a shape must not need a
+# kernel that the first step of this shape did not need.
 ROUNDS = 2
-# Smallest number of captures, as a multiple of the setting `after`. The judge compares the last `after` memory samples
-# with the samples that follow the first `after` samples.
+# A run that tests memory after re-captures makes at least ROUNDS_PER_AFTER * `after` captures. `after` is a setting:
+# the judge compares the last `after` memory samples with the `after` samples that follow the first `after` ones.
 ROUNDS_PER_AFTER = 4
 WARMUP_STEPS = 10  # number of warm-up steps of each arm of a timing
 TIMED_WATCHED_STEPS = 5  # number of steps of each arm that are observed after the timed steps
 # Number of rounds after a long run, in which the arm of the long run and a freshly opened arm take turns. The
 # confidence interval of the median leaves out the five lowest and the five highest rounds.
 REPLAY_ROUNDS = 24
-REPLAY_BLOCK_STEPS = 10  # smallest number of steps in a block
+REPLAY_BLOCK_STEPS = 10  # smallest number of steps in a block of a round after a long run
 # a timing makes at most this multiple of the required number of rounds, to replace rounds that were disturbed
 MOST_ROUNDS = 2
 
 
 def announced_steps(run: Run) -> int | None:
-    """Return the largest number of steps that the run may make with an opened arm, or None if only time limits it."""
+    """Return how many steps the run may make at most with an opened arm; None if only a time limit ends the steps."""
     steps = probe_named(run.probe).steps
     return None if steps is None else max(resolve_reference(steps)(run), run.workload.steps)
 
@@ -117,9 +117,9 @@ class UnannouncedStepError(Exception):
 class AnnouncedSteps(FaultyRun):
     """A wrapper around an opened arm. It raises an error for each step beyond the announced number of steps.
 
-    The wrapper plants no fault. It also reports each step to the process that watches the ranks. When the arm is loaded
-    or restarted, the count of steps begins again at 0, because a trainer then begins its own count again. announced:
-    None if the number of steps is not limited.
+    The wrapper plants no fault. It also reports each step to the process that watches the ranks. When the arm loads a
+    checkpoint or is restarted, the count of steps begins again at 0, because a trainer then begins its own count again.
+    announced: None if the number of steps is not limited.
     """
 
     def __init__(self, inner: TrainingRun, announced: int | None) -> None:
@@ -147,7 +147,7 @@ class AnnouncedSteps(FaultyRun):
                 setattr(self, name, self._anew(name))
 
     def once_more(self, index: int) -> Tensor:
-        """Make one step more than announced, after the arm has ended. The arm may refuse the step."""
+        """Make one step more than announced, after the arm's end was recorded. This step may raise an error."""
         return self._inner.step(index)
 
     def _anew(self, name: str) -> object:
@@ -198,8 +198,8 @@ def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterat
     """Yield each parameter's name, with a list of the parameter and those tensors of `others` that are copies of it.
 
     If one flat tensor in `others` holds copies of all parameters, the parameter's part of this tensor counts as a copy
-    too. A parameter whose elements are all equal is skipped if it seems to have copies, because every tensor with this
-    value looks like a copy of it.
+    too. A parameter whose elements are all equal is skipped if it seems to have copies, because every tensor that
+    contains only this value looks like a copy of the parameter.
     """
     floating = {name: part for name, part in parameters.items() if _epsilon(part.dtype) is not None}
     elements = sum(part.numel() for part in floating.values())

@@ -35,8 +35,7 @@ class RankJob(Job):
 
 
 class RankAnswer(Answer):
-    """The answer of one rank when its execution ends. at: the time of this end, in seconds on the machine's monotonic
-    clock."""
+    """The answer of one rank at its end. at: the time of this end, in seconds on the machine's monotonic clock."""
 
     at: Real
 

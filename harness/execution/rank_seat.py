@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 MARKS = "marks"
-# The layout of the memory-mapped file: first _WORK, then _COLLECTIVES. They are separate because two threads write
-# them.
+# The layout of the memory-mapped file of `Marks`: first _WORK, then _COLLECTIVES. Different threads write these two, so
+# they are separate.
 _WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")
 
 
@@ -138,8 +138,8 @@ def take(seat: Seat) -> None:
 
 
 def is_here(ranks: int) -> bool:
-    """Return True if this process takes part in an arm with `ranks` ranks, or is not a rank at all. In a process that
-    wrongly is not a rank, `together` then raises the error."""
+    """Return True if this process takes part in an arm with `ranks` ranks, or is not a rank at all. If the arm has
+    several ranks and this process is not a rank, `together` raises an error when the arm is opened."""
     return _seat is None or _seat.rank < ranks
 
 
@@ -155,8 +155,8 @@ def ranks() -> int:
 
 @contextmanager
 def together(run: Run, arm: str) -> Iterator[None]:
-    """Join one process group with the other ranks of `arm` for the duration of the `with` block. Do nothing if the arm
-    has only one rank.
+    """Join the process group of all ranks of `arm` for the duration of the `with` block. Do nothing if the arm has only
+    one rank.
 
     Raises UsageError in a process that is not a rank. If the `with` block raises an error, the error is reported to the
     parent process, and this process ends.
@@ -183,8 +183,8 @@ def together(run: Run, arm: str) -> Iterator[None]:
 
 def agreed(found: bool) -> bool:
     """Return True on every rank if `found` is true on at least one rank. Wait until all ranks have called this
-    function. All ranks get the same result. If they decide by it whether to make more steps, they all make the same
-    number of steps."""
+    function. All ranks get the same result. If the ranks use the result to decide whether to make more steps, all ranks
+    make the same number of steps."""
     seat = _seat
     if seat is None or not seat.opened:
         return found
@@ -236,7 +236,7 @@ def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: boo
 
 
 def _environment(seat: Seat, ranks: int) -> dict[str, str]:
-    """Return the environment variables that `torchrun` sets for a rank, except those that no training reads."""
+    """Return those environment variables that `torchrun` sets for a rank and that a training may read."""
     number, count = str(seat.rank), str(ranks)
     return {
         "RANK": number,

@@ -33,7 +33,7 @@ POLL_S = 0.1
 # core.
 LAG_S = 20.0
 STOPPED_S = 5.0  # seconds for which a rank may be stopped while this process is not stopped
-# If more seconds have passed between two checks of the ranks, only this number counts, because then this process was
+# Largest number of seconds that count between two checks of the ranks. If more time has passed, this process was
 # stopped, too.
 LONGEST_LOOK_S = 1.0
 # Seconds to wait after the first reported failure of a rank. Another rank may have failed earlier and may report its
@@ -147,8 +147,8 @@ def _message(said: str) -> str | RankAnswer:
 def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
     """Let the ranks execute the run.
 
-    threads: the number of host threads, divided among the ranks. None: the processor cores are divided among the ranks,
-    unless the user has set OMP_NUM_THREADS. Then each rank uses as many threads as this variable says.
+    threads: the number of host threads, divided among the ranks. None: the processor cores are divided among the ranks.
+    If the user has set OMP_NUM_THREADS, each rank instead uses as many threads as this variable says.
 
     Raises `RankEnded` for the rank that failed first, or `NotAvailable` if user code in that rank raised it. All ranks
     have ended when this function returns or raises.
@@ -238,14 +238,12 @@ def _ended(rank: _Rank, ranks: Sequence[_Rank]) -> RankEnded:
 
 
 def _lag(ranks: int) -> float:
-    """Return how many seconds other ranks may wait for a rank. They may wait longer if several ranks share a processor
-    core."""
+    """Return how many seconds other ranks may wait for a rank: more if several ranks share a processor core."""
     return LAG_S * max(1.0, ranks / usable_cores())
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
-    """Raise `RankEnded` if a signal (SIGSTOP) has stopped a rank for too long, or if other ranks have waited for a rank
-    for too long."""
+    """Raise `RankEnded` if SIGSTOP has stopped a rank for too long, or if other ranks have waited for it too long."""
     farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
         rank_name = f"rank {rank.number} of {len(ranks)}"

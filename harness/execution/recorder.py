@@ -42,8 +42,8 @@ def _loss(value: float) -> str:
 
 
 def _within(phase: str, name: str) -> str:
-    """Return `name`, the name of a phase of waiting. If `phase`, the phase before the wait, belongs to an arm, put the
-    arm's name in front of it.
+    """Return `name`, the name of a phase in which this process waits. If `phase`, the phase before the wait, belongs to
+    an arm, return the arm's name and then `name`.
 
     A kernel of the arm may still be running during the wait and fail. If the worker then dies, the phase names the arm.
     """
@@ -84,8 +84,8 @@ class SeriesWriter:
 
     def rows(self, block: StepRows) -> None:
         """Append a block of steps. Raises ValueError if the columns have different lengths, or if the metrics have
-        other names than in earlier blocks. Also raises it if a batch digest contains a character that a CSV field may
-        not contain."""
+        other names than in earlier blocks. Also raises ValueError if a batch digest contains a character that a CSV
+        field may not contain."""
         self._require_metrics(block.metrics)
         lines = []
         for step, loss, digest, active, count, *others in zip(*block[:5], *block.metrics.values(), strict=True):
@@ -122,7 +122,7 @@ class Recorder:
         self.directory = directory
         # the folder through which processes of two commits exchange tensors; None: the run has only one commit
         self.exchange = exchange
-        self._line = line  # the connection to the process that supervises this process; None: no process does
+        self._line = line  # the connection to the process that supervises this process; None: no process supervises it
         self._started = monotonic()
         self._records = DigestedFile(directory / RECORDS, "ab")
         self._heartbeat = directory / HEARTBEAT

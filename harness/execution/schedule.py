@@ -35,9 +35,9 @@ UNDECLARED_SHARE = 0.25
 # GiB of GPU memory that a process needs outside of torch; 0.76 GiB was measured on an H200 with one captured step
 CONTEXT_GIB = 0.8
 HOST_GIB = 2.0  # GiB of host memory that each process needs, including torch's libraries
-# Estimated factor by which an arm takes longer if its host syncs are observed: while such an arm waits at a host sync,
-# the GPU may work for other runs. On an H200 with seven other runs, a step of such an arm took 360 to 470 ms, and a
-# step of an eager arm 85 ms.
+# Estimated factor by which an arm takes longer if its host syncs are observed: while such an arm waits for the GPU, the
+# GPU may work for other runs. On an H200 with seven other runs, a step of such an arm took 360 to 470 ms, and a step of
+# an eager arm 85 ms.
 WATCHED = 4
 # Estimated time to open an arm, in steps of the arm. Without this estimate, short runs of large models would seem to be
 # the shortest tasks, and would begin last.
@@ -94,8 +94,8 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 def _size(task: Task) -> float:
     """Return a number that estimates how long a task takes: the steps of all arms, multiplied by the declared memory.
 
-    A comparison of kernels has no steps. Its estimate is the number of combinations of operations, data types and input
-    magnitudes.
+    A comparison of kernels has no steps. Its number is instead computed from the number of combinations of operations,
+    data types and input magnitudes.
     """
     run = task.run
     if probe_named(run.probe).grid:
@@ -109,7 +109,7 @@ def _size(task: Task) -> float:
 
 
 def _processors(machine: Machine) -> int:
-    """Return how many processors runs may use. With a GPU, a quarter is reserved for supervision and imports."""
+    """Return how many processors runs may use. With a GPU, supervision and imports keep a quarter of the processors."""
     return max(1, usable_cores() * 3 // 4) if machine.gpus else usable_cores()
 
 
@@ -131,7 +131,7 @@ class Schedule:
         self._at_work, self._changed = 0, threading.Condition()
 
     def execute(self, tasks: Sequence[Task]) -> None:
-        """Execute all tasks. If a worker dies, only its run is affected. An exception here ends all workers."""
+        """Execute all tasks. If a worker dies, only its run is affected. An exception in `execute` ends all workers."""
         waiting = list(tasks)
         self._interpreters.expect(sum(not task.run.repeats for task in waiting))
         self._company.threads = self._threads(waiting)
@@ -172,23 +172,24 @@ class Schedule:
             self._company.before = processes_on(self._uuid)
 
     def _share_of(self, tasks: Sequence[Task]) -> float:
-        """Return the share of the GPU's memory that this command needs for those of the `tasks` that can share the GPU
-        with other commands."""
+        """Return which share of the GPU's memory this command needs. Only those of the `tasks` count that can share the
+        GPU with other commands."""
         sharing = [task.memory_gib for task in tasks if not task.alone]
         declared = sum(memory for memory in sharing if memory is not None)
         share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))
         return max(share, UNDECLARED_SHARE if None in sharing else 0.0)
 
     def _take_leave(self) -> None:
-        """Wait a moment, and remove tasks that have ended. Raises the exception of a task's thread. If only a worker
-        died, nothing is raised."""
+        """Wait a moment, and remove tasks that have ended. If an exception ended a task's thread, raise this exception.
+        The death of a worker alone raises nothing."""
         for future in wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
             del self._running[future]
             future.result()
 
     def _may_begin(self, task: Task, waiting: Sequence[Task]) -> bool:
-        """Return True if `task` may begin: all tasks of a lower order have ended, no other task must come first, and
-        there are enough processors and enough memory."""
+        """Return True if `task` may begin: all tasks of a lower order have ended, `task` reads no tensors of a task
+        that has not ended, its probe allows one more run on the GPU, and there are enough processors and enough
+        memory."""
         running = list(self._running.values())
         if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
             return False
@@ -213,8 +214,8 @@ class Schedule:
         return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
-        """Return the number of host threads for each worker; None if the user has set OMP_NUM_THREADS. The number is
-        equal for all workers, because their results are compared bit by bit."""
+        """Return the number of host threads for each worker that is not timed; None if the user has set
+        OMP_NUM_THREADS. The number is equal for all these workers, because their results are compared bit by bit."""
         if "OMP_NUM_THREADS" in os.environ:
             return None
         beside = min(_processors(self._machine), sum(task.order == NOT_TIMED for task in tasks))

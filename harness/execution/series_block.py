@@ -1,15 +1,15 @@
 """Write the series of one execution in blocks of steps, and handle errors of detectors that observe the execution.
 
-In each step, only data that the next step overwrites is copied: the loss, the metrics and the inputs. For the gradient
-norms, only the result of their comparison with the limit is kept. Digests are computed once for all steps of a block,
-and copied to the host in a few transfers. If a detector or recorder raises an error, only its part of the evidence is
-missing (see `Parts`).
+In each step, only data that the next step overwrites is copied: the loss, the metrics and the inputs. Of the gradient
+norms, only the result of their comparison with the clip's threshold is kept. Digests are computed once for all steps of
+a block, and copied to the host in a few transfers. If a detector or recorder raises an error, only its part of the
+evidence is missing (see `Parts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic  # import it before user code, which could replace it in its module
+from time import monotonic  # import this function before user code, which could replace it in the module `time`
 from typing import Protocol, TypeVar
 
 import torch
@@ -27,8 +27,8 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 
 BLOCK_STEPS = 50
 BLOCK_SECONDS = 5.0
-KEPT_BYTES = 2**24  # largest number of bytes of kept inputs of one shape; one step may need more
-# If the inputs have more shapes than this, at most 2 * KEPT_BYTES stay allocated after a block.
+KEPT_BYTES = 2**24  # largest number of bytes for the kept inputs of one shape; more only if one step needs more
+# If steps have inputs of more different shapes than this, at most 2 * KEPT_BYTES stay allocated after a block.
 KEPT_SHAPES = 8
 NOT_REPORTED = -1
 
@@ -55,8 +55,8 @@ class SeriesBlock:
 
     @property
     def input_shapes(self) -> int | None:
-        """Return the number of different combinations of shapes and types in the inputs; None if the system shows no
-        inputs."""
+        """Return how many different combinations of shapes and types the inputs of the steps so far had; None if the
+        system shows no inputs."""
         return len(self._inputs.shapes) if self._shows_inputs is not None else None
 
     def _clear(self) -> None:
@@ -119,13 +119,13 @@ class _KeptInputs:
     """Copies of the inputs of a block's steps, in memory that is allocated once for each shape.
 
     Within a block, the harness therefore needs no additional memory. If a claim measures whether memory grows, only the
-    system can make it grow. If there are too many shapes, the memory of all shapes is freed after each block.
+    system can make the memory grow. If there are too many shapes, the memory of all shapes is freed after each block.
     """
 
     def __init__(self) -> None:
         # shapes of a step's inputs -> name of an input -> tensor [rows, ...], one row for each step
         self._rows: dict[Shapes, dict[str, Tensor]] = {}
-        # shapes of a step's inputs -> positions of the steps with these shapes in the block
+        # shapes of a step's inputs -> positions, in the block, of the steps whose inputs have these shapes
         self._filled: dict[Shapes, list[int]] = {}
         self._steps = 0
         self.held_bytes = 0

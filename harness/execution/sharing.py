@@ -7,11 +7,12 @@ give different bits after all, a repetition of an arm by the host shows this, an
 Runs that compare arms are joined arm by arm. Other runs, such as timings, are joined only if they are completely equal.
 
 A run executes its arms one after the other. An arm of many small kernels leaves a GPU idle for most of the time. A long
-run that compares arms is therefore split into lanes. A lane is a part of a run that does not depend on the other parts,
-and that has a separate process. Without a GPU a long run is split, too. Otherwise this run would still execute on one
-processor when all other runs have ended. Repetitions of an arm always have a separate process. User code may draw a
-value only once in each process, such as a seed made from the process id. In the same process, a repetition would get
-the same value, and a difference between executions would not show.
+run that compares arms is therefore split into lanes. A lane is a part of a run with a separate process. Only lanes of
+different commits depend on each other. Without a GPU a long run is split, too. Otherwise this run would still execute
+on one processor when all other runs have ended. Repetitions of an arm that need not share a process with a first
+execution have a separate process. User code may draw a value only once in each process, such as a seed made from the
+process id. In the same process, a repetition would get the same value, and a difference between executions would not
+show.
 
 Units, runs and judges do not depend on this division (see `harness.evidence.serving`).
 """
@@ -46,9 +47,10 @@ if TYPE_CHECKING:
 # and first compilations. On a shared H200, 100 steps of 28 layers took 10 to 45 s for each arm, and 300 steps of the
 # tiny model took 2 to 3 s.
 SPLIT_FROM_STEP_GIB = 1000
-# A run without a GPU is split into several processes (lanes) if each process gets at least this product of steps and
-# GiB. The steps of all executions of the run are added up. Each additional process costs 3 to 5 s. In comparison, 250
-# steps of the reference trainer's tiny model take 15 s on one processor.
+# A run without a GPU is split into several processes (lanes) if the number of steps, multiplied by the GiB of memory
+# that the workload declares, is at least this number for each process. The steps of all executions of the run are added
+# up. Each additional process costs 3 to 5 s. In comparison, 250 steps of the reference trainer's tiny model take 15 s
+# on one processor.
 LANE_STEP_GIB = 250
 
 Execution = tuple[str, int]  # the name of an arm, and the number of its execution (replica), from 0
@@ -78,8 +80,8 @@ def lanes(run: Run) -> list[Run]:
 
 
 def awaits(lane: Run, other: Run) -> bool:
-    """Return True if `lane` reads tensors that `other` writes. Two conditions must hold: both are lanes of one run,
-    with arms of different commits, and tensors of an arm of `lane` are compared with tensors of an arm of `other`."""
+    """Return True if `lane` reads tensors that `other` writes: both are lanes (parts) of one run, and an arm in `lane`
+    that uses the working tree is compared with the first execution of an arm in `other` that uses a commit."""
     pairs = {*lane.baseline_of.items(), *(pair for arms in lane.compared or [] for pair in permutations(arms, 2))}
     reading = {arm for arm, planned in lane.arms.items() if planned.commit is None}
     leaving = {arm for arm, planned in other.arms.items() if planned.commit is not None and planned.first_replica == 0}
@@ -221,7 +223,8 @@ def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, A
     Return None if the phase in `death` names no arm. Also return None if every judgement needs the arm and no other arm
     has failed. If another arm has failed, the run continues, so that the causes of all failures are recorded.
 
-    failed: the failures so far, by arm; the failure of this arm is added. There are at most as many workers as arms.
+    failed: the failures so far, by arm; the failure of this arm is added. Each call adds at least one failure, so the
+    number of workers of a run is limited.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
@@ -274,8 +277,8 @@ def run_text(run: Run) -> str:
 # Fields that may differ between a host (a run that is executed) and a guest (a run that uses the host's evidence). The
 # joined run gets a value that is large enough for both.
 _WHERE_AND_HOW_LONG = ("workload", "wall_limit_s", "heartbeat_s")
-# A guest is a run that uses the evidence of another run, its host. This is the smallest share of the guest's executions
-# that the host must make anyway. With a smaller share it is faster to execute the guest in another process.
+# A guest is a run that uses the evidence of another run, its host. A run becomes a guest only if the host makes at
+# least this share of the guest's executions anyway. With a smaller share, a separate process for the run is faster.
 SAVED_AT_LEAST = 0.5
 
 
@@ -301,8 +304,8 @@ class Hosted:
         return [self.run, *(guest.run for guest in self.guests)]
 
     def takes(self, guest: Run) -> bool:
-        """Add the run `guest` if it can be joined with this run, and if joining saves enough executions. Return True if
-        `guest` was added."""
+        """Add the run `guest` to the guests if it can be joined with the executed run, and if joining saves enough
+        executions. Return True if `guest` was added."""
         found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
         if found is None:
             return False
@@ -369,8 +372,9 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
     """Return True if the executions of the run `host`, extended for the run `guest`, contain all that the arms of
     `guest` require.
 
-    arms: an arm's name in `guest` -> its name in `host`. name: the arm of `guest` that is tried. If this arm has a
-    baseline, `host` must execute the baseline earlier, because gradients are compared with those of the baseline.
+    arms: an arm's name in `guest` -> its name in `host`. name: the arm of `guest` that was added to `arms` last. If
+    this arm has a baseline, `host` must execute the baseline earlier, because gradients are compared with those of the
+    baseline.
     """
     joined = widened(host, of_arms(guest, arms))
     order, baseline = list(joined.arms), guest.baseline_of.get(name)
@@ -380,8 +384,7 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name for an arm that is added to a run: `name` itself, or `name` with a number appended if it is in
-    `taken`."""
+    """Return a name for an arm that is added to a run: `name` or, if `taken` contains it, `name` with a number."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}-{number}", number + 1

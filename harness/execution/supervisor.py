@@ -69,8 +69,8 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
 
 
 class Interpreters:
-    """Worker processes that wait for a run. There are never more of them than runs that are still expected. At the end
-    of this context manager's `with` block, the processes that are still waiting are ended."""
+    """Worker processes that wait for a run. At most as many processes wait as runs are still expected. At the end of
+    this context manager's `with` block, the processes that are still waiting are ended."""
 
     def __init__(self, expected: int | None = None) -> None:
         # Let only a few processes import in advance, because an import takes a processor from running workers for
@@ -82,7 +82,7 @@ class Interpreters:
         self._stopped = self._closed = False
 
     def begin(self) -> None:
-        """Start some waiting processes now, before the number of runs is known."""
+        """Start some processes that wait for a run, before the number of runs is known."""
         self._fill()
 
     def expect(self, runs: int) -> None:
@@ -142,10 +142,9 @@ class Interpreters:
 
 
 SHOWN = 300  # largest number of characters shown of the last line that the worker printed
-# signals that a user or a job scheduler may send to all processes of a job to end it
+# signals that a user or a job scheduler may send to all processes of a job, to end the job
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-# Longest time, in seconds, between the arrival of such a signal at the worker and the arrival of the same signal at
-# this process.
+# Seconds that this process waits after a signal of FROM_OUTSIDE ended the worker: this process may get it, too.
 ENDED_TOGETHER_S = 1.0
 OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT, HEARTBEAT, STACKS)
 
@@ -321,8 +320,8 @@ def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | 
 
 
 def _last_words(output: Path) -> str:
-    """Return text about the last line that the worker printed, to append to a sentence: it begins with a comma. Return
-    "" if the worker printed nothing, or more than the file contains."""
+    """Return a clause with the last line that the worker printed. The clause begins with a comma and follows a
+    sentence. Return "" if the worker printed nothing, or more than the file contains."""
     try:
         lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
     except Damaged:  # the worker printed nothing, or more than the file contains

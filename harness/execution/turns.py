@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 
 from harness.platform.paths import private_folder, unusable
 
-# All commands of a user on a machine share its GPUs: several share the memory of a GPU, or one uses the GPU alone. Each
-# command that uses a GPU or waits for it creates and locks a claim file, next to a lock file that is named after the
-# GPU's UUID. The operating system releases the lock when the command's process ends. Commands get the GPU in the order
-# of their requests.
+# All commands of a user on a machine share its GPUs: several commands share the memory of a GPU, or one command uses
+# the GPU alone. Each command that uses a GPU or waits for it creates and locks a claim file, next to a lock file that
+# is named after the GPU's UUID. The operating system releases the lock when the command's process ends. Commands get
+# the GPU in the order of their requests.
 
 ALONE = None  # the value of `share` for a command that uses the GPU alone
 _numbers = itertools.count()
@@ -70,8 +70,8 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
 
 @contextmanager
 def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold several GPUs for the duration of the `with` block, each as `gpu_lock` does. The GPUs are locked in a fixed
-    order, so that two commands cannot wait for each other forever."""
+    """Hold several GPUs, or a share of each, for the duration of the `with` block (see `gpu_lock`). The GPUs are locked
+    in a fixed order, so that two commands cannot wait for each other forever."""
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(gpu_lock(uuid, announce, share))
@@ -88,12 +88,11 @@ class GpuTurn:
         self.held = self.alone = False
 
     def take(self, share: float | None) -> bool:
-        """Wait for this share of the GPUs' memory, or for the whole GPUs if `share` is `ALONE`. Return False, without
-        waiting, if this command already holds enough."""
+        """Wait for this share of the GPUs' memory, or for the whole GPUs if `share` is `ALONE`. Return True after the
+        wait. Return False at once if this command already holds enough."""
         if self.alone or (self.held and share is not ALONE):
             return False
-        # release the share that this command holds first, because otherwise two commands could wait for each other
-        # forever
+        # first release the share that this command holds; otherwise two commands could wait for each other forever
         self.close()
         self._stack.enter_context(gpu_locks(self._uuids, self._announce, share))
         self.held, self.alone = True, share is ALONE
@@ -221,7 +220,7 @@ class Turns:
             worker.resume()
 
     def together(self, worker: Stoppable) -> None:
-        """End the worker's time alone. The worker continues when no other worker is alone or waits to be alone."""
+        """Let `worker` be alone no longer. It continues when no other worker is alone or waits to be alone."""
         with self._changed:
             self._let_go(worker)
 

@@ -26,7 +26,7 @@ from harness.processes.kept import KEEPER
 
 
 class OutputPump:
-    """A thread that reads a pipe to its end, and counts the bytes. Writes the first `KEPT` bytes to a file."""
+    """A thread that reads a pipe to its end, counts the bytes, and writes the first `KEPT` bytes to a file."""
 
     KEPT = 256 * 2**10
     LIMIT = 10 * 2**20
@@ -205,7 +205,7 @@ class Stopped(Exception):  # noqa: N818 - it is not an error but a request
 
 
 class Ended(Exception):  # noqa: N818 - the caller examines how the worker ended
-    """The worker ended while it waited to be alone on the machine."""
+    """The worker has ended, perhaps while it waited to be alone on the machine."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class WatchedWorker:
             return "output_limit" if self._pump.exceeded else None
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
-        """Wait a moment for a request of the worker. Grant its requests to run alone, and to end its time alone."""
+        """Wait a moment for a request of the worker, and grant it: to run alone, or to run with others again."""
         asked = self._said(POLL_S)
         if asked == ALONE:
             turns.alone(self, lambda: self._check(stop))
@@ -371,8 +371,8 @@ class WatchedWorker:
             return self._stopped_at is None and time.monotonic() - self._beat_at > self._run.heartbeat_s
 
     def _observe(self) -> None:
-        """Record when the heartbeat or the phase changes. The recorded time is that of this process's monotonic clock,
-        because a user may change the system clock, by which the heartbeat is written."""
+        """Record when the heartbeat or the phase changes. The recorded time comes from this process's monotonic clock.
+        The file's own time comes from the system clock, which a user may change."""
         beat = self._last_beat()
         if beat != self._beat:
             self._beat, self._beat_at = beat, time.monotonic()

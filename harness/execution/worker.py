@@ -30,21 +30,21 @@ AHEAD = "--ahead"
 # Seconds for which a repetition of an arm waits before it begins. Programs often use the time in whole seconds as a
 # seed. Without the wait, a repetition could get the same seed as the first execution of the arm.
 LATER_S = 1.1
-RAISED_EXIT = 70  # the exit status EX_SOFTWARE of sysexits.h
+RAISED_EXIT = 70  # exit status of a worker whose run raised an error (EX_SOFTWARE of sysexits.h)
 # The module below imports torch. Do not add `throughput` here, because importing it looks for a device.
 _IMPORTED_AHEAD = ("harness.execution.probes.paired",)
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # torch imports this module at its first dispatch mode or fake tensor
-# Only the name of the module. It is imported when it is needed, because the process of the command imports this file,
-# too.
+# The name of a module that is imported only for a run with several ranks. A normal import would also load the module in
+# the command's process, which imports this file, too.
 _RANKS = "harness.execution.ranks"
 
 
 class WorkerJob(Job):
-    """A run, and the settings of its process. threads: number of host threads for torch and for libraries that read
-    OMP_NUM_THREADS; None for their defaults."""
+    """A run, and the settings of the process that executes it. variables: environment variables to set. threads: number
+    of host threads for torch and for libraries that read OMP_NUM_THREADS; None for the libraries' defaults."""
 
     variables: dict[str, str]
-    baseline: ImportPath | None = None  # import path of the baseline's commit; None if no arm uses a commit
+    baseline: ImportPath | None = None  # import path of the baseline's commit; None if all arms use the working tree
     # folder through which arms of two commits exchange tensors; None if there is only one commit
     exchange: str | None = None
     threads: int | None = None
@@ -134,8 +134,8 @@ def _probe(run: Run, recorder: Recorder) -> None:
         if "torch" in sys.modules and probe.watches_steps and captures:
             importlib.import_module(_TORCH_IMPORTS_LATER)
     if not probe.timed:  # in a timed arm, garbage must be collected as in the training itself
-        # After each arm, garbage is collected. Frozen objects are skipped, so that this is faster without torch's many
-        # objects.
+        # Garbage is collected after each arm, and the collector skips frozen objects. Freeze torch's many objects now,
+        # so that each collection is faster.
         gc.freeze()
     execute(run, recorder)
 

@@ -96,7 +96,7 @@ def _need_library() -> None:
 
 
 def _key(path: Path) -> bytes:
-    """Return the bytes of a key file. The path may be a link or a pipe, because secrets are often given like this."""
+    """Return the bytes of a key file. The path may be a link or a pipe, because secrets are often passed this way."""
     try:
         with path.open("rb") as file:
             return file.read(_KEY_BYTES)
@@ -189,8 +189,8 @@ def statement_of(directory: Path) -> tuple[Statement, Judgement]:
 
 
 def _sources(header: Header) -> list[Resource]:
-    """Return the digest of the sources of each package that contains systems. Runs of older versions have one digest
-    for all packages together."""
+    """Return a resource with the digest of the sources for each package that contains systems. A run of an older
+    version has only one digest for all packages together."""
     packages = {name: digest for name, digest in header.digests.packages.items() if name != "harness"}
     found = packages or {"all packages": header.digests.source}
     return [Resource(name=f"sources of {name}", digest={"sha256": digest}) for name, digest in sorted(found.items())]
@@ -206,7 +206,7 @@ def _predicate(bundle: Bundle, gate: Judgement) -> Predicate:
 
 
 def _result(gate: Judgement) -> Result:
-    """Return PASSED for an open gate, WARNED for a gate that is open only because of waivers, and otherwise FAILED."""
+    """Return FAILED for a closed gate, WARNED for a gate that is open only because of waivers, and otherwise PASSED."""
     if gate.exit_code is not ExitCode.HELD:
         return "FAILED"
     return "PASSED" if gate.headline.word == HELD else "WARNED"

@@ -25,8 +25,8 @@ BY_LINE: Mapping[str, str] = {row["pattern"]: row["advice"] for row in _TABLE["b
 BY_QUESTION: Mapping[str, Mapping[str, str]] = _TABLE["by_question"]
 UNEQUAL_STARTS: Mapping[str, str] = {row["pattern"]: row["advice"] for row in _TABLE["unequal_starts"]}
 WITHOUT_FUSED = (
-    "this optimizer reads a value on the host in its update: keep the value in a tensor, and choose by "
-    "`torch.where`; or move the update out of the captured step"
+    "this optimizer reads a value on the host in its update: keep the value in a tensor, and use `torch.where` "
+    "instead of a Python `if`; or move the update out of the captured step"
 )
 _WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captured"}
 
@@ -67,8 +67,8 @@ def advice(
     """Yield the lines to print below an answer: the code at each place, and how to fix the step. The fix is selected by
     this code or, if no fix is known for the code, by the reason code.
 
-    folders: where to search for the files. question: the name of the answered question. message: the message of the
-    verdict.
+    folders: the folders to search for the files of `places`. question: the name of the answered question, such as
+    `GRADIENTS`. message: the message of the verdict.
     """
     is_fixed_by_line = False
     for file, number in dict.fromkeys(places):
@@ -88,7 +88,7 @@ def advice(
 
 
 def _asked(reason: str, question: str, message: str) -> str:
-    """Return the most specific advice that fits reason code, question and message, or "" if there is none."""
+    """Return the advice for the message, the question or the reason code: the first of these that exists, or ""."""
     if reason == "unequal_start":
         found = next((text for pattern, text in UNEQUAL_STARTS.items() if re.search(pattern, message)), "")
         if found:
@@ -101,8 +101,8 @@ def places_in(message: str) -> list[Place]:
     return [(file, int(number)) for file, number in _PLACE.findall(message)]
 
 
-# The code below predicts, from a trial on a CPU, how the step would behave on a GPU. Each prediction is a sentence with
-# the lines that are printed below it, such as places in the code and advice.
+# The code below predicts, from a trial on a CPU, how the step would behave on a GPU. A prediction has a sentence, and
+# lines that are printed below this sentence, such as places in the code and advice.
 
 KEEP_ON_DEVICE = (
     "no capture can hold such a copy: move the tensor to the device once, before the first step, or make "

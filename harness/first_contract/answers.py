@@ -1,5 +1,5 @@
-"""Write the answers about a step that was tried, one line for each question. Below the answer `no`, show code and how
-to fix it."""
+"""Write the answers about a step that was tried, one line for each question. Below an answer other than `yes`, show
+lines of the user's code, and how to fix the step."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _GIB = 2**30
 class Answer:
     """The answer to one question about the step.
 
-    verdict: None if no claim was judged, because this machine cannot decide the claim, or because an option excludes
-    it. code: the places in user code that the answer is about. below: the lines to print below the answer, such as the
-    code at these places, what the trial observed, and usual fixes (after `->`).
+    verdict: None if the question's claim was not judged, because this machine cannot decide the claim, or because an
+    option excludes the claim. code: the places in user code that the answer is about. below: the lines to print below
+    the answer, such as the code at these places, what the trial observed, and usual fixes (after `->`).
     """
 
     question: str
@@ -93,8 +93,8 @@ def heading(tried: Tried) -> list[str]:
 
 
 class Answers:
-    """Returns the lines to print about one or more trials of a step: each answer as soon as it is known, and all other
-    lines at the end.
+    """A source of the lines to print about one or more trials of a step. It returns each answer as soon as the answer
+    is known, and all other lines at the end.
 
     An answer that an earlier trial gave in the same words is not returned again. A line that was already returned below
     another answer is not returned again, either.
@@ -102,9 +102,9 @@ class Answers:
 
     def __init__(self) -> None:
         """Start without any answers."""
-        self._answered: dict[str, list[str]] = {}  # name of a question -> its answer
-        self._told: set[str] = set()  # all other lines
-        self._waiting: list[Answer] = []
+        self._answered: dict[str, list[str]] = {}  # question -> lines of its last returned answer
+        self._told: set[str] = set()  # all other lines that were returned
+        self._waiting: list[Answer] = []  # answers that are held back (see `_waits`)
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
         """Return the lines to print because of a new verdict: the heading if it was not printed yet, and the answer.
@@ -124,7 +124,7 @@ class Answers:
 
     def _waits(self, answer: Answer) -> bool:
         """Return True if the answer says that gradients differ, and the answer about the losses is not known yet. The
-        answer about the losses is shown first, because different losses have the same cause."""
+        answer about the losses is printed first, because losses that differ, too, have the same cause."""
         is_of_gradients = answer.question == QUESTIONS["GRADIENTS"] and bool(answer.below)
         return is_of_gradients and not {QUESTIONS["SAME"], QUESTIONS["AS-COMMIT"]} & self._answered.keys()
 
@@ -189,8 +189,8 @@ def _answer(question: str, verdict: Verdict, tried: Tried) -> Answer:
 
 
 def _below(verdict: Verdict, tried: Tried) -> list[str]:
-    """Return the lines to print below an answer: what the captured step did during its capture, lines of user code, and
-    usual fixes."""
+    """Return the lines to print below an answer: state on the host that the step changed during its capture, places
+    where the step asked whether a capture is running, lines of user code, and usual fixes."""
     view, reason = tried.judgement.view, verdict.reason
     about = (
         verdict,
@@ -229,7 +229,7 @@ def _plain_waits(verdict: Verdict) -> float:
 
 
 def _detail(verdict: Verdict, tried: Tried) -> str:
-    """Return the sentence of an answer: the message of the verdict or, for some claims, a more useful fact."""
+    """Return the sentence of an answer: the message of the verdict or, for some claims, a fact such as the speed."""
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
         other = "baseline" if tried.draft.commit else "plain step"
@@ -239,7 +239,7 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
         places = [
             f"{file}:{number}"
             for file, number in _places(verdict, tried)
-            # in other cases the place is printed below the answer, with its line of code
+            # otherwise the place is printed below the answer, together with the line of code at this place
             if held or not source_line(file, number, folders(tried))
         ]
         where = f", at {', '.join(places)}" if places else ""
@@ -278,8 +278,7 @@ def why_untried(tried: Tried) -> str:
 
 
 def headline_of(tried: Tried) -> Headline:
-    """Return the headline of the trial. If the step itself failed, the headline says that the step failed, and not that
-    the harness broke."""
+    """Return the trial's headline. If the step itself failed, the headline says so, not that the harness broke."""
     result = tried.judgement.headline
     broke = result.code == ExitCode.ERROR and _untried(tried)
     return replace(result, sentence="The step did not run to its end, so nothing was compared.") if broke else result
@@ -318,8 +317,8 @@ def _nothing_ran(tried: Tried) -> list[Verdict]:
 
 
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
-    """Return the reason why the draft has no claim `name`, or "" if no reason should be printed. no_cuda: the reason
-    why no CUDA device can be used, or ""."""
+    """Return the text to print about why the draft has no claim `name`, or "" if nothing should be printed. no_cuda:
+    the reason why no CUDA device can be used, or ""."""
     if name == "FASTER":
         return f"speed is decided only on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:

@@ -1,11 +1,12 @@
 """Choose, from the results of trials, how strictly the arms of a step are compared, and over how many steps.
 
-The strictest fair comparison is chosen. A comparison is fair if a correct step passes it. The possible comparisons,
-strictest first, are: bits; bits with torch's deterministic algorithms; within rounding, if the arms run different
-operators; within the plain arm's noise.
+The strictest fair comparison is chosen. A comparison is fair if a correct step passes it. The possible demands,
+strictest first, are: equal bits; equal bits under torch's deterministic algorithms; equal within rounding, if the arms
+run different operators; equal within the plain arm's noise.
 
 If the arms draw different random numbers, none of these comparisons is fair. A comparison over a few seeds would be
-fair, but would also pass wrong steps. The harness therefore keeps the claim, which stays undecided.
+fair, but would also pass wrong steps. The harness therefore keeps the claim that compares the arms, and this claim
+stays undecided.
 
 Claims about single steps compare `STEPS` steps, unless the user requests another number or a time, or the training ends
 earlier. A long run of a captured step compares as many steps as fit into `LONG_S` seconds, but at most `LONG` steps.
@@ -47,7 +48,8 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     """Return the draft that was tried, changed to the strictest comparison that a correct step passes.
 
     tried: a trial that compared bits, and in which the plain arm completed its steps. probe: a function that tries
-    another draft. It is called only if the plain step does not repeat its bits.
+    another draft. `chosen` calls it only if the first step created state and this prevented the capture, or if the
+    plain step does not repeat its bits.
     """
     first, tried = tried, _warmed(tried, probe)
     draft = replace(
@@ -64,7 +66,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     again = probe(replace(draft, choice=deterministic))
     if lost := _lost(tried, again):
         same = _same(tried)
-        # the captured arm repeated the bits of the plain step, which ran in the same process
+        # both arms ran in the same process, and the candidate has the baseline's bits
         if same is not None and same.status is Status.PASS:
             return replace(draft, choice=Choice(why=OF_THE_PROCESS))
         unrepeated = Choice("noise", repeats=False, why=f"the plain step does not repeat its bits, {lost}")
@@ -73,7 +75,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
 
 
 def compares(draft: Draft) -> str:
-    """Return a line that states how arms are compared, why not more strictly, and which claim stays undecided."""
+    """Return a line with the comparison of the arms, why no stricter one was chosen, and the claim left undecided."""
     choice = draft.choice
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
@@ -102,7 +104,7 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 def _not_compared(draft: Draft) -> str:
     """Return a note that the step's own optimization was not tested, because two commits were compared. Return "" if no
-    commits were compared, or if the step has no optimization of its own."""
+    commits were compared, or if the step has no optimization."""
     if not draft.commit or not {"optimized", "captured"} & set(draft.source.arguments):
         return ""
     return f"; not compared: the step's own optimization, which `harness try {draft.source.asked}` compares"
@@ -118,8 +120,8 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
-    """Return the Python numbers that replays do not update: for each name, the places where the step reads the number,
-    or `counted alone`.
+    """Return the Python numbers that replays do not update: for each name, how and where the step uses the number. A
+    number that the step only increases has the text `counted alone` instead.
 
     Return an empty dictionary if the contract need not justify these numbers, or if a claim is violated.
     """
@@ -129,8 +131,8 @@ def _host_values(tried: Tried) -> dict[str, str]:
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
         return {}
     numbers = [each for made in _captures(tried) for each in made.host_numbers or ()]
-    # Several of these numbers can have the same name in the comparison of end states. One reason in the contract then
-    # covers all of them.
+    # Several numbers that the step only increases can have the same name (`own_name`) in the comparison of end states.
+    # One reason in the contract then covers all numbers of this name, so only the first of them is returned.
     counted = {own: each for each in reversed(numbers) if not each.read and (own := own_name(each.name))}
     return {each.name: each.read or "counted alone" for each in numbers if each.read or each in counted.values()}
 
@@ -180,8 +182,7 @@ def _lost(tried: Tried, again: Tried) -> str:
 
 
 def _rounded(tried: Tried, choice: Choice) -> Choice:
-    """Return `choice`, changed to a comparison within rounding if the arms differ in bits and ran different
-    operators."""
+    """Return `choice`, or a comparison within rounding if the arms differ in bits and ran different operators."""
     same = _same(tried)
     if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE, OTHER_RANDOM_NUMBERS}:
         return choice
@@ -203,8 +204,8 @@ _STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")
 
 @dataclass(frozen=True)
 class Horizon:
-    """The requested length of a trial: a number of steps for each arm, or seconds for all arms together. None means
-    that no number was requested."""
+    """The requested length of a trial: a number of steps for each arm, or seconds for all arms together. A field is
+    None if the user did not request this kind of length."""
 
     steps: int | None = None
     budget_s: float | None = None
@@ -223,8 +224,8 @@ class Horizon:
         return replace(tried.draft, steps=prime_at_most(min(STEPS, max(paid, FEWEST + 3))))
 
     def with_long_run(self, draft: Draft, tried: Tried) -> Draft:
-        """Return the draft with a claim about a long run, if enough steps fit into the time and the user requested no
-        number of steps."""
+        """Return the draft. If enough steps fit into the time, and the user requested no number of steps, add a claim
+        about a long run."""
         if self.steps is not None or not draft.has_long_run or "CAPTURES" in draft.unfit:
             return draft
         most = LONG_S if self.budget_s is None else min(LONG_S, self.budget_s / 2)
@@ -243,8 +244,7 @@ def seconds_of(text: str) -> float:
 
 
 def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
-    """Return the trial. If the training of the plain step ended early, return a new trial over the completed steps
-    only.
+    """Return the trial. If the plain step's training ended early, return a new trial over the completed steps.
 
     A training ends early if a loader or schedule is used up and raises an exception in the next step. It also ends
     early if the loss is NaN from some step on, for example as the mean over an empty batch.
@@ -289,8 +289,8 @@ def compared_steps(draft: Draft) -> list[str]:
 
 
 def _seconds(tried: Tried, arms: tuple[str, ...] = ()) -> float:
-    """Return the seconds that a trial spent in steps. If `arms` are given, only the first execution of each of them
-    counts."""
+    """Return the seconds that a trial spent in steps of all arms. If `arms` are given, only the steps of the first
+    execution of each of these arms count."""
     wanted = {f"{arm}.0: steps" for arm in arms}
     phases = (each for run in tried.judgement.view.costs.by_run.values() for each in run)
     return sum(each.seconds for each in phases if each.phase in wanted or (not arms and _STEPS.fullmatch(each.phase)))
@@ -308,8 +308,9 @@ def fair_trial(
     """Try the draft, choose a fair comparison, and try again if the choice changed the comparison. Return the last
     trial, and the draft with everything that was chosen because of the trials.
 
-    run: a function that tries a draft and prints answers. Its second argument is FIRST, SHORTER or CHOSEN. probe: a
-    function that tries a draft only to measure. compared: called with the chosen draft before this draft is tried.
+    run: a function that tries a draft and prints answers. Its second argument names the trial: FIRST, SHORTER (only the
+    steps before the training ended) or CHOSEN. probe: a function that tries a draft without printing answers. compared:
+    a function that is called with the chosen draft before this draft is tried.
     """
     tried = to_its_end(run(draft, FIRST), lambda shorter: run(shorter, SHORTER))
     if not_tried(tried):

@@ -1,10 +1,10 @@
 """Draft an adapter and contracts for a step, as texts. `harness init` writes them, and `harness try` runs the first
 contract.
 
-There are three contracts: for a captured step, for a step with another optimization, and for everything that is not a
-single step (a long run, evaluations, saving and resuming). The claims are macros in `claims.yaml.j2`. Trials decide how
-strictly arms are compared (`Choice`). No bound is taken from a measurement, because the step that was measured may be
-wrong.
+The first contract is about single steps, either of a captured step or of a step with another optimization. The second
+is about a long run, evaluations, and saving and resuming; some of its claims can be in the first contract instead. The
+claims are macros in `claims.yaml.j2`. Trials decide how strictly arms are compared (`Choice`). No bound is taken from a
+measurement, because the step that was measured may be wrong.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from harness.run_directory.places import refuse_within_run, write_together
 if TYPE_CHECKING:
     from jinja2.environment import TemplateModule
 
-# A prime number, so that the last step is not the last of a trainer's period (accumulation, logging, synchronization).
+# Default number of steps: a prime number, so that no period of a trainer (such as accumulation) ends with the last
+# step.
 STEPS = 211
-BATCHES = 43  # smallest number of different batches; afterwards, a small data set may repeat them
+BATCHES = 43  # claims demand at least this number of different batches; further steps may repeat these batches
 # largest number of steps of the long run; a long run with a separate contract has exactly this number of steps
 LONG = 10_000
 LONG_AT_LEAST = 500  # smallest number of steps of a long run
@@ -77,21 +78,21 @@ class Draft:
     source: StepSource
     steps: int
     arms: Arms
-    # id of each claim that was left out because of a trial's result -> the reason
+    # name of each claim (such as GRADIENTS) that was left out because of a trial's result -> the reason
     unfit: Mapping[str, str] = field(default_factory=dict)
     choice: Choice = Choice()
-    # the claim that stays undecided however the arms are compared, and the reason; "": there is none
+    # a text that names the claim that no comparison of the arms can decide, and the reason; "": there is no such claim
     undecided: str = ""
     resumes: bool = False  # True: the step function has `save` and `load`
     # name of each Python number that no replay changes -> what reads the number
     host_values: Mapping[str, str] = field(default_factory=dict)
     # True: if no speed is timed, a claim requires instead that the optimized arm differs from the plain arm
     gain: bool = True
-    # number of steps of the long run in the first contract; None: the long run is in a separate contract
+    # number of steps of the long run in the first contract; None: the long run, if any, is in a separate contract
     long: int | None = None
     warm_steps: int = 0  # number of plain steps before the capture; needed if the first step creates state
     commit_named: str = ""  # the name by which the user requested the commit, such as a branch
-    # the commit whose version of the step is the baseline of the plain step; "": no comparison of commits
+    # The commit with whose version of the step the plain step is compared. "": no commits are compared.
     commit: str = ""
 
     @property
@@ -126,8 +127,8 @@ class Draft:
 
     @property
     def left_out(self) -> list[str]:
-        """Return lines that name the claims that the contracts leave out because of a trial's result, each with the
-        reason."""
+        """Return lines with the claims that the contracts leave out because of a trial's result, and with the
+        reasons."""
         lines = []
         if not self.choice.repeats:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
@@ -252,7 +253,7 @@ class Draft:
     @property
     def _compiles(self) -> bool:
         """Return True if the draft has an arm that uses torch.compile. Return False if the step already has an
-        optimization of its own, such as a capture that it makes itself."""
+        optimization, such as a capture that its own code makes."""
         return self.arms.compiled and self._harness_captures
 
     @property
@@ -355,7 +356,8 @@ class Draft:
 
     @property
     def gains_untimed(self) -> bool:
-        """Return True if a claim requires that the optimized arm differs from the plain arm, as no speed is timed."""
+        """Return True if a claim requires that the optimized arm differs from the plain arm, because no speed is
+        timed."""
         return self.optimizes and self.gain and not self._times
 
     def _resumes(self) -> str:
@@ -388,7 +390,7 @@ def _claims() -> TemplateModule:
 
 def saves_of(steps: int) -> list[int]:
     """Return the numbers of steps after which checkpoints are saved: a multiple of 20, a multiple of 24, and a prime
-    number.
+    number. If `steps` is too small for these, return one or two numbers near the middle of the training.
 
     Checkpoints are at least four steps apart. Otherwise, on a GPU, the last step before a checkpoint would not be a
     replay that the harness observes.
@@ -403,8 +405,8 @@ def saves_of(steps: int) -> list[int]:
 
 
 def prime_at_most(number: int) -> int:
-    """Return the largest prime number up to `number`, at least 2. A prime number of steps is not a multiple of the
-    intervals in which a trainer, for example, logs."""
+    """Return the largest prime number up to `number`, at least 2. A prime number of steps is not a multiple of a
+    trainer's intervals, for example of the number of steps between two lines of its log."""
     return next(each for each in range(max(number, 2), 1, -1) if all(each % divisor for divisor in range(2, each)))
 
 
@@ -445,8 +447,8 @@ def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
     """Return the arms and claims that are requested and that this machine can execute."""
     cuda = environment.machine().cuda
     # The claim MEMORY is never drafted, because a suitable bound is not known. For a small step, the memory that
-    # libraries allocate for each stream can be four times the plain step's memory, so the ratio must first be measured
-    # on GPUs. One of the field bugs in `examples` has this claim.
+    # libraries allocate for each stream can be four times the plain step's memory, so this ratio must first be measured
+    # on GPUs. One of the field bugs in `examples` has the claim MEMORY.
     return Arms(compiled=compiled and not compiler_missing(), timed=speed and cuda, memory=False, cuda=cuda)
 
 

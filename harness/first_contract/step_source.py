@@ -1,8 +1,8 @@
 """Find the function that makes a training step, and its arguments, without executing its source.
 
 The user names the function as `module:function` or `path/to/file.py:function`. The function must be defined with `def`
-at module level. Each argument of the function must be in `GIVEN` or have a default. The function returns step, batch
-and model, or a library's trainer.
+at module level. Each argument of the function must be one that the harness supplies (`GIVEN`), or have a default. The
+function returns step, batch and model, or a library's trainer.
 
 The contract's id and the file names are made from the module's name, without characters that are not allowed in them.
 """
@@ -25,7 +25,8 @@ from harness.errors import UsageError
 from harness.evidence.modules import module_spec
 from harness.platform.paths import add_working_directory, require_existing
 
-# largest number of characters of the identifier from which ids are made; an id with a claim's name has at most 100
+# Largest number of characters of the identifier from which ids are made. The id of a claim, which also contains the
+# claim's name, then has at most 100 characters.
 LONGEST = 60
 # words that some version of YAML does not read as texts
 _NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
@@ -42,12 +43,12 @@ def stem_of(module: str) -> str:
 
 
 def id_of(stem: str) -> str:
-    """Return the id of the contract for an identifier that `stem_of` returned."""
+    """Return the contract's id for `stem`, the module's identifier that `stem_of` returned."""
     return f"{stem.strip('_').replace('_', '-')}-v1"
 
 
 def yaml_text(name: str) -> str:
-    """Return an identifier as it is written in YAML. It is in quotes if YAML would not read it as a text."""
+    """Return an identifier as it is written in YAML: in quotes if YAML would not read it as a text."""
     return f'"{name}"' if name.lower() in _NO_TEXT else name
 
 
@@ -82,8 +83,8 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
 
 
 def _require_as_imported(names: Sequence[str], path: Path) -> None:
-    """Raise UsageError if an `import` of these names would search for other names, because Python normalizes names in
-    source code (NFKC)."""
+    """Raise UsageError if Python would change one of these names when it imports the file. Python normalizes names in
+    source code to the form NFKC."""
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
@@ -192,14 +193,14 @@ def find_step_source(asked: str) -> StepSource:
             got=f"`{asked}`",
             remedy="for example `train:make_step` or `train.py:make_step`",
         )
-    # Python normalizes the names of functions in source code in the same way.
+    # Python also normalizes the function's name in the source code to this form.
     name = unicodedata.normalize("NFKC", name)
     file, folder, module = file_of(place)
     return read_step_source(asked, name, file, folder, module)
 
 
 def read_step_source(asked: str, name: str, file: Path, folder: Path, module: str) -> StepSource:
-    """Return the function with this name in a file. Raises UsageError as `find_step_source` does."""
+    """Return the function `name` of a file. Raises UsageError, with file and line, if it cannot make a step."""
     tree = _parsed(file)
     function = _function(tree, name, file)
     arguments = _arguments(function, file)

@@ -18,8 +18,7 @@ _FOUND = (Status.ERROR, Status.FAIL)
 
 
 def trial_json(tried: Tried, draft: Draft) -> str:
-    """Return the result of a trial as JSON text. draft: the draft with the comparison that was chosen because of the
-    trial."""
+    """Return the result of a trial as JSON text. draft: the draft with the comparison that the trial led to."""
     judgement, choice = tried.judgement, draft.choice
     commits = judgement.view.header.commits
     result = headline_of(tried)

@@ -1,4 +1,4 @@
-"""Try a step that has no contract yet: draft a contract, run it and judge it as `harness verify` does."""
+"""Try a step that has no contract yet: draft a contract, run it, and judge it by the code of `harness verify`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from harness.run_directory.writer import KEPT
 
 def at_baseline(draft: Draft, baseline: str | None) -> Draft:
     """Return the draft with the commit that `baseline` names now. Later trials of this draft use the same commit, even
-    if a branch has moved.
+    if `baseline` is a branch that has moved since.
 
     Raises UsageError for an empty name, for a commit that does not exist, and for a step that is not in a repository.
     """
@@ -115,9 +115,9 @@ def try_step(
 ) -> Tried:
     """Run the draft's contract about single steps in a temporary folder, and judge it.
 
-    reports: the folder in which the run directory is kept; None to keep nothing. judged: called with each verdict as
-    soon as the arms of the claim have ended, and with the results of the trial up to then. Raises UsageError if nothing
-    can be run.
+    reports: the folder in which the run directory is kept; None to keep nothing. judged: a function that is called as
+    soon as all arms of a claim have ended, with the claim's verdict and with the results of the trial up to then.
+    Raises UsageError if nothing can be run.
     """
     from harness.execution.supervisor import Interpreters
 
@@ -125,7 +125,7 @@ def try_step(
         if judged is not None:
             judged(verdict, Tried(draft, session.Judgement(view), None))
 
-    # resuming needs several processes, and its result changes no choice
+    # leave out the claim about resuming: it needs several processes, and its verdict changes no `Choice`
     draft = replace(draft, resumes=False)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-try-")))

@@ -1,9 +1,9 @@
 """Run the checks that all judges of comparisons share, in one order, before and after a judge's own check.
 
-A judge first calls `captured` and records its measurements. Before its own check, it calls `begin`, which checks that
-losses are finite and that the executions start equally and do equal work. After its own check, it calls `end`, which
-checks that the executions trained, and that their ends are finite and equal. Last, it calls `held`, which checks that
-states were recorded, and returns PASS. For each kind of claim, a table row names the checks that are left out
+A judge first calls `captured` and records its measurements. Before its own check, the judge calls `begin`, which checks
+that losses are finite and that the executions start equally and do equal work. After its own check, it calls `end`,
+which checks that the executions trained, and that their ends are finite and equal. Last, it calls `held`, which checks
+that states were recorded, and returns PASS. For each kind of claim, a table row names the checks that are left out
 (`harness.kinds.checks`).
 """
 
@@ -36,7 +36,7 @@ from harness.kinds import kind_of
 from harness.kinds.checks import names_of
 from harness.numbers import counted
 
-# A repetition of an arm runs in another process, with another hash seed, process id and starting time.
+# message about a baseline whose repetition differs; a repetition runs with another hash seed, process id and start time
 UNREPEATED = (
     "the baseline differs when it runs again, so the comparison shows nothing about the candidate; seed the "
     "numbers that the baseline draws with constants, and not with the time, `hash()` or the process id"
@@ -48,10 +48,10 @@ Executions = Mapping[str, ArmEvidence]  # name of an execution of an arm in mess
 class Group:
     """Executions of arms that are compared. Each execution is compared with the first execution.
 
-    roles: the role (see `ROLES`) of each execution that has one, by the name of the execution.
-    apart: executions that are only a part of a training, such as one half. For them, only frozen tensors and finite
-    ends are checked.
-    own: names of shared checks that the judge makes by itself.
+    roles: the role (see `harness.kinds.checks.ROLES`) of each execution that has one, by the name of the execution.
+    apart: executions that are only a part of a training, such as one half. Of these executions, only frozen tensors and
+    finite ends are checked.
+    own: names of shared checks that are left out here, because the judge makes them.
     same_system: True if one system trains all executions.
     same_formats: True if all executions store frozen tensors and other state in the same format.
     rounded: True if trainable parameters are compared after rounding to the less precise of two data types.
@@ -82,8 +82,8 @@ class Comparison:
         self._leaves_out = kind_of(part.kind).leaves_out
         self._begun = 0
         self._ended: list[Executions] = []
-        # the id of the claim that compares the losses of a timing; what it lists under `may_end_apart` also applies to
-        # the timing
+        # some claims, such as claims about speed, have a field `trajectory` with the id of a claim that compares
+        # losses; the entries under `may_end_apart` of that claim then also apply to the claim with the field
         timed_by = getattr(part, "trajectory", None)
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
         self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
@@ -105,8 +105,8 @@ class Comparison:
 
         watched: True if the device's work in replays is compared with the nodes of the captured graphs.
         throughout: False if the judge itself checks whether steps ran outside the capture.
-        of_replays: True if the judge's own check is about replays. If it is False, work outside of the graphs only
-        leaves the claim undecided, because the judge's own check can still find a violation.
+        of_replays: True if the judge's own check is about replays. If it is False, work outside of the graphs does not
+        end the judgement: the judge continues, and the claim is undecided if its own check finds no violation.
         """
         demanded = self._context.mechanism(self._part)
         for execution in executions:
@@ -168,8 +168,7 @@ class Comparison:
             say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
     def named_alike(self, group: Group) -> None:
-        """Raise FAIL if the names of the parameters differ between executions. Call this before parameters are compared
-        by name."""
+        """Raise FAIL if executions name their parameters differently. Call this before parameters are compared."""
         require_same_parameters(group.executions)
 
     def finite_ends(self, executions: Executions) -> None:
@@ -250,8 +249,8 @@ class Comparison:
         return self._sheet.held(f"{message}{warm}{self._excused.sentence(self._sheet)}{self._unread}")
 
     def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
-        """Raise FAIL if a tensor has different values at the ends of the executions. The values of tensors in `noisy`
-        may differ."""
+        """Raise FAIL if a tensor's value at the end differs between the executions. Two kinds of value may differ:
+        those whose names (`category name`) are in `noisy`, and Python counters that the contract excuses."""
         require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
@@ -281,8 +280,7 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
 
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Raise INCONCLUSIVE if judged steps ran outside of the capture, or if there are fewer replays than steps that must
-    be replays."""
+    """Raise INCONCLUSIVE if judged steps ran outside of the capture, or if fewer steps were replayed than must be."""
     if steps.uncaptured or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
@@ -292,7 +290,7 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
 
 
 def _age(capture: CaptureEvidence) -> str:
-    """Return "older" if the evidence is of a version that did not observe single steps. Return "" otherwise."""
+    """Return "older" if an older version, which did not observe single steps, wrote the evidence. Else return ""."""
     return "older" if capture.every_step is None and capture.device_work is None else ""
 
 
@@ -301,7 +299,6 @@ def _first(executions: Executions) -> tuple[str, ArmEvidence]:
 
 
 def _candidate_first(part: AnyPart, executions: Executions) -> Executions:
-    """Return the executions with the candidate first, because guards check the batches and the training of the first
-    execution."""
+    """Return the executions, the candidate's first, because guards check batches and training of the first one."""
     candidate = part.arms()[part.candidate_path]
     return dict(sorted(executions.items(), key=lambda entry: entry[1].start.arm != candidate))

@@ -23,8 +23,8 @@ from harness.kinds import probe_named
 from harness.kinds.captures.model import Capture
 from harness.numbers import counted
 
-# If this many losses at the end are equal, they do not show whether a step reads its batch. The test whether outputs
-# depend on replays (`unreplayed`) repeats some of these steps.
+# Number of an execution's last losses that are compared with each other. If these losses are all equal, it is unknown
+# whether a step reads its batch. The test that `unreplayed` judges repeats some of these last steps.
 LAST_LOSSES = 5
 
 
@@ -46,17 +46,16 @@ class Context:
         return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
-        """Return the part of a claim with plain numbers in place of bounds that depend on workload, GPU or data
-        type."""
+        """Return the part of a claim with a plain number for each bound that depends on workload, GPU or data type."""
         return part.resolved(self.situation(part))
 
     def situation(self, part: AnyPart) -> Situation:
-        """Return the facts (workload, GPU, data type) on which bounds of this part may depend."""
+        """Return the facts (workload, GPU, data type) on which bounds of this part of a claim may depend."""
         return situation_of(part, self.workload, self.gpu, self.runs)
 
     def outside_bounds(self, arm: str) -> Bounds:
-        """Return bounds on the work that a step of the arm may do outside of its graphs. They are the strictest bounds
-        in the contract's `capture` claims about the arm or, without such a claim, the default bounds."""
+        """Return bounds on the work that a step of the arm may do outside of its graphs: the strictest bounds in the
+        contract's `capture` claims about the arm or, without such a claim, the default bounds."""
         found = self._captures_of(arm)
         if not found:
             return DEFAULT
@@ -73,9 +72,9 @@ class Context:
         captured arm.
 
         The comparison may be in any claim of the contract. A claim may also name an arm that must not capture
-        (`plain_path`). If the part judges an arm alone, this arm counts as compared with any arm whose settings differ
-        only in `capture`. All other arms may capture without a declaration, as compiled code does. The candidate of a
-        claim that names a mechanism may also capture.
+        (`plain_path`). If the part judges an arm alone, this arm counts as compared with any captured arm whose
+        settings differ only in `capture` and `warm_steps`. All other arms may capture without a declaration, as
+        compiled code does. The candidate of a claim that names a mechanism may also capture.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
         # Do not use `model_dump` here. Judges run in threads, and building a model in a thread crashed Python 3.13.0.
@@ -121,8 +120,8 @@ class Context:
         return len(systems) == 1
 
     def only_run(self, probe: ProbeName) -> RunEvidence:
-        """Return the first run that a probe made. Raises `Settled`, which ends the judgement, if there is no run, or
-        for the reasons of `sound_runs`."""
+        """Return the first run that a probe made. Raises `Settled`, which ends the judgement, if there is no run, if a
+        worker died, or if this machine cannot execute a run."""
         runs = self.sound_runs(probe)
         if not runs:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
@@ -130,7 +129,7 @@ class Context:
 
     def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
         """Return the first run of a probe that executed the arm. Raises `Settled`, which ends the judgement, if there
-        is no such run, or for the reasons of `sound_runs`."""
+        is no such run, if a worker died, or if this machine cannot execute a run."""
         runs = self.sound_runs(probe)
         found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
         if found is None:
@@ -152,8 +151,7 @@ class Context:
 
 
 def compared_arms(part: AnyPart) -> tuple[str, str] | None:
-    """Return the names of the candidate and the baseline that the part compares. Return None if it does not compare two
-    arms."""
+    """Return the names of the candidate and the baseline that the part compares, or None if it compares no two arms."""
     baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
     return None if candidate is None or baseline is None or candidate == baseline else (candidate, baseline)
 
@@ -169,8 +167,8 @@ def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[Run
 def obstacle_reason(obstacle: Obstacle) -> str:
     """Return the verdict's reason code for a unit that an obstacle prevents from being run.
 
-    The result is the obstacle's own code if this code has the status NOT_RUN or is `system_not_described`, and
-    otherwise `not_available`.
+    The result is the obstacle's own code if a verdict with this code is NOT_RUN, or if the code is
+    `system_not_described`. Otherwise the result is `not_available`.
     """
     known = reasons.reason_of(obstacle.reason)
     stands = known and (known.status is Status.NOT_RUN or known.code == reasons.SYSTEM_NOT_DESCRIBED)
@@ -270,7 +268,7 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
     """Return the record about an arm's capture. Raises `Settled`, which ends the judgement, if the record is missing,
-    if it contradicts the harness's own count, or if it names another kind of replay than `demanded`."""
+    if it contradicts the replays that the harness counted, or if it names another kind of replay than `demanded`."""
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
@@ -300,7 +298,8 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
 
 def require_uncaptured(part: AnyPart, context: Context) -> None:
     """Raise FAIL if an arm that must not capture did capture. Otherwise the claim would compare two captured arms. The
-    record of every arm's end has the number of captures. Evidence of older versions may lack it."""
+    number of captures is read from the record of the arm's end. An older version may not have recorded this number;
+    then the arm counts as uncaptured."""
     for arm in sorted(context.plain_arms(part)):
         executions = [each for run in context.runs for seen in (run, *run.ranks) for each in seen.arms.get(arm, [])]
         ends = [each.end for each in executions if each.end is not None]

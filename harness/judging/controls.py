@@ -26,10 +26,10 @@ from harness.judging.verdict import Judgement
 # be a multiple of the control's distance. An even larger multiple is allowed if most tensors have it. The multiple of
 # the median tensor measures how much the candidate rounds.
 
-# allowed multiple of the control's distance, because a single rounding error changes different tensors by different
-# amounts
+# a candidate's distance may be this multiple of the control's distance, because a single rounding error changes
+# different tensors by different amounts
 AS_ROUNDING = 10.0
-# largest additional multiple; correct float32 steps needed 1, and wrong steps showed 600
+# largest factor by which `AS_ROUNDING` may be multiplied; correct float32 steps needed 1, and wrong steps showed 600
 MORE_ROUNDING = 10.0
 # Categories of state that must be equal at the start of control and baseline. Tensors of other categories may differ,
 # because they may be copies of the changed parameters.
@@ -68,8 +68,7 @@ class Distance(Protocol):
 class Rounding(NamedTuple):
     """How much rounding changes most of the candidate's tensors. `Distance` explains `apart`, `control` and `moved`.
 
-    ratio: the median of all tensors' `apart` / `control`, but at least 1. share: the median of all tensors' `control` /
-    `moved`.
+    ratio: the median of all tensors' `apart` / `control`, at least 1. share: the median of all `control` / `moved`.
     """
 
     ratio: float
@@ -79,15 +78,15 @@ class Rounding(NamedTuple):
         """Return the ratio that may excuse a tensor whose distance exceeds the bound `at_most`. A distance up to
         `AS_ROUNDING` times this ratio times the control's distance counts as rounding.
 
-        The ratio is at most `MORE_ROUNDING`, because larger distances in all tensors do not come from rounding. The
-        ratio is also so small that a tensor whose control has the median share must stay within `at_most`.
+        The ratio is at most `MORE_ROUNDING`, because larger distances in all tensors do not come from rounding. If the
+        ratio is above 1, a tensor with the median `control` / `moved` must nevertheless stay within `at_most`.
         """
         typical = at_most / (AS_ROUNDING * self.share) if self.share else math.inf
         return max(1.0, min(self.ratio, MORE_ROUNDING, typical))
 
     def reach(self, each: Distance) -> float:
-        """Return the largest distance of this tensor that rounding explains. It is computed from the control's distance
-        in this tensor or, if this gives a larger distance, from the control's distance in the median tensor."""
+        """Return the largest distance of this tensor that rounding explains: the larger of two values, one computed
+        from the control's distance in this tensor, the other from the control's distance in the median tensor."""
         return AS_ROUNDING * self.ratio * max(each.control, self.share * each.moved)
 
 
@@ -105,8 +104,8 @@ def _is_measured(each: Distance) -> bool:
 
 
 def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """End the judgement (by raising `Settled`) unless the control did the same work as the baseline, and only its
-    parameters differed at the start."""
+    """End the judgement (by raising `Settled`) unless two conditions hold: the control did the same work as the
+    baseline, and at the start only its parameters differed from the baseline's."""
     name = f"control {control.start.arm}"
     require_control(name, control, theirs, baseline, sheet)
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
@@ -133,8 +132,9 @@ REMEDY = (
 
 
 def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement unchanged unless the claim fails because bits differ. In that case return INCONCLUSIVE if
-    the baseline does not repeat its own bits. Otherwise add to the message which operators only one of the arms ran."""
+    """Return the judgement, changed only if the claim fails because bits differ. If the baseline does not repeat its
+    own bits, return INCONCLUSIVE instead. If it repeats them, add to the message the operators that only one of the
+    arms ran."""
     arms = compared_arms(part)
     if judgement.reason not in OF_BITS or getattr(part, "equality", None) == "within" or arms is None:
         return judgement
@@ -150,9 +150,9 @@ def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence])
     """Return the operators that only the first arm ran, and those that only the baseline ran. Both lists are empty if
     the operators of an arm are unknown.
 
-    An operator that an arm runs only in some of its observed steps is left out. A Python condition in the step chose
-    it, and replays repeat the condition's result. Such an operator shows a difference between steps, and not between
-    the kernels of the arms.
+    An operator that an arm runs only in some of its observed steps is left out. Such an operator depends on a Python
+    condition, whose result replays repeat. It shows a difference between steps, and not between the kernels of the
+    arms.
     """
     ours, theirs = _watched_operators(arm), _watched_operators(baseline)
     if not all(ours) or not all(theirs):
@@ -166,8 +166,8 @@ def _only_first(one: Sequence[set[str]], other: Sequence[set[str]]) -> list[str]
 
 
 def _watched_operators(executions: Sequence[ArmEvidence]) -> list[set[str]]:
-    """Return two sets of operators: those of the arm's captures or of its observed step, and those of the arm's first
-    step. The second set is left out if it was not recorded."""
+    """Return two sets of operators of one arm: those of its captures or of its observed step, and those of its first
+    step after the warm steps, which a captured arm would capture. The second set is missing if it was not recorded."""
     ends = [each.end for each in executions if each.end is not None]
     firsts = [each.first_operators for each in ends if each.first_operators is not None]
     watched = {name for each in ends for name in each.operators or ()}
@@ -181,8 +181,7 @@ def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[s
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
-    """Return the judgement. Its message also names the operators that only one arm ran, because different kernels round
-    differently."""
+    """Return the judgement. Its message also names operators that only one arm ran: other kernels round differently."""
     ours, theirs = other_operators(context.executions(candidate), context.executions(baseline))
     if not ours and not theirs:
         return judgement

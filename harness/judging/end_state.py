@@ -23,11 +23,10 @@ EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 
 def own_name(path: str) -> str:
-    """Return the name under which a number in an optimizer is compared. Return "" if the path does not lead into an
-    optimizer.
+    """Return the name under which a number in an optimizer is compared, or "" for a path outside of optimizers.
 
-    For a number of a parameter group, the name consists of the group and the number's name. For a number in the state
-    of a parameter, the name is `.` and the number's name.
+    For a number of a parameter group, this name is the group, `.` and the number's name. For a number in the state of a
+    parameter, it is `.` and the number's name.
     """
     group, state = OF_GROUP.search(path), _OF_STATE.search(path)
     return group[1] if group else state[1] if state else ""
@@ -67,8 +66,8 @@ class ExcusedEnds:
         return excused
 
     def paths_of(self, apart: Iterable[str]) -> list[str]:
-        """Return the paths of those numbers in `apart` that steps only count. apart: names of the tensors with
-        different ends."""
+        """Return the paths of the Python numbers in `counted` (which steps only increase) that belong to a tensor in
+        `apart`. apart: names of the tensors whose values at the ends differ."""
         names = {each.split(" (")[0].removeprefix("optimizer ") for each in apart if each.startswith("optimizer ")}
         found = ((path, own_name(path)) for path in sorted(self.counted))
         return [
@@ -78,7 +77,7 @@ class ExcusedEnds:
         ]
 
     def are_counted(self, apart: Collection[str]) -> bool:
-        """Return True if all tensors in `apart`, whose ends differ, are numbers that steps count but never read."""
+        """Return True if all tensors in `apart`, whose ends differ, are numbers that steps increase but never read."""
         return all(self.paths_of([each]) for each in apart)
 
     def compared(self) -> None:
@@ -86,9 +85,9 @@ class ExcusedEnds:
         self._compared = True
 
     def sentence(self, sheet: Sheet) -> str:
-        """Record how many allowed differences occurred and which entries were not needed. Return the end of a sentence
-        that names numbers that steps only count, allowed differences that occurred, and entries under `may_end_apart`
-        that were not needed. These entries are named only if the ends were compared."""
+        """Record how many allowed differences occurred, and which entries under `may_end_apart` were not needed. Return
+        the end of a sentence that names three things: numbers that steps only increase, allowed differences that
+        occurred and, if the ends were compared, entries that were not needed."""
         idle = sorted(self._own.keys() - self._needed) if self._compared else []
         clauses = []
         if self.counted:
@@ -115,8 +114,8 @@ def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
 
 
 def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
-    """Raise INCONCLUSIVE if states were not recorded, as in evidence of older versions. This is the last check before
-    PASS."""
+    """Raise INCONCLUSIVE if states were not recorded, as in evidence of older versions, or if it is unknown which loose
+    tensors belong to the training's state. This is the last check before PASS."""
     for name, execution in executions.items():
         if execution.start.state is None or end_of(execution).state is None:
             settle(
@@ -136,9 +135,9 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
     """Raise FAIL if a tensor contains NaN or infinity at the end.
 
-    There are two exceptions. The first is a buffer or loose tensor that has not changed since the start, or that did
-    not exist at the start, such as a mask. A tensor that a step created with finite values is not an exception. The
-    second is a loose tensor that contained NaN or infinity at the start, such as a log.
+    NaN and infinity are allowed in two cases. First, in a buffer or loose tensor that has not changed since the start,
+    or that did not exist at the start, such as a mask; but a loose tensor that was finite when a step created it must
+    stay finite. Second, in a loose tensor that contained NaN or infinity at the start, such as a log.
     """
     for name, execution in executions.items():
         end = end_of(execution).state
@@ -161,7 +160,8 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
     for category, tensors in end.digests.items():
         before = {} if start is None else start.digests.get(category, {})
         for name, digest in tensors.items():
-            # A tensor that steps created may be a mask, whose infinities are at positions that depend on the batch.
+            # A constant tensor may contain infinities. A tensor that steps created counts as constant, because it may
+            # be a mask, whose infinities are at positions that depend on the batch.
             constant = category in ("buffers", LOOSE) and before.get(name, digest) == digest
             constant = constant and not (category == LOOSE and name in spoiled)
             unfilled = category == LOOSE and before.get(name, "").endswith(NOT_FINITE)
@@ -171,8 +171,7 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
 
 
 def _require_roles(name: str, end: ArmEnd) -> None:
-    """Raise ERROR if the record of an execution's end lacks the role (the kind of state) or the digest of a loose
-    tensor."""
+    """Raise ERROR if the record of an execution's end lacks a loose tensor's role (kind of state) or digest."""
     if end.loose is not None and end.loose.lent and end.loose.roles is None:
         return
     named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
@@ -188,7 +187,7 @@ def _require_roles(name: str, end: ArmEnd) -> None:
 
 
 def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
-    """Raise ERROR if entries of a state are missing, because a tensor without an entry may have wrong values."""
+    """Raise ERROR if the record of a state lacks tensors, because an unrecorded tensor may have wrong values."""
     recorded = sum(len(tensors) for tensors in state.digests.values())
     if recorded != state.tensors or not state.digests.get("generators"):
         missing = "" if recorded != state.tensors else ", but no state of a random number generator"
@@ -253,8 +252,8 @@ def require_equal_ends(
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
     """Return True if the tensor is a buffer of a capture. Such a tensor is a loose tensor that did not exist at the
-    start, and each execution that has it runs a step that makes its capture by itself. If an execution without such a
-    step also has the tensor, the tensor is state."""
+    start, and each execution that has it runs a step whose own code makes the capture. If an execution of another step
+    also has the tensor, the tensor is state of the training, and the result is False."""
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
     return entry.category == LOOSE and all(
@@ -265,8 +264,8 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
 def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
     """Return the tensors that have equal bits but different names in both executions.
 
-    Only tensors outside of modules and optimizers that steps created are compared. Return none unless the step of one
-    execution makes its capture by itself, because only such a capture gives other names to the tensors that it keeps.
+    Only tensors outside of modules and optimizers that steps created are compared. If no execution runs a step whose
+    own code makes the capture, return none: only such a capture gives other names to the tensors that it keeps.
     """
     if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
         return set()
@@ -293,9 +292,9 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
     bound: largest allowed difference, divided by the largest element of the baseline's buffer. If the difference was
     not recorded, the counts alone decide.
 
-    Different buffers alone do not show a fault: with Adam, rounding can change a bias before a norm, and so the running
-    mean, without an effect on predictions. Different counts alone do not show a fault either, because a recomputed
-    forward pass may update buffers twice with the same effect.
+    Different buffers alone do not show a fault: with Adam, rounding can change a bias that precedes a norm, and with it
+    the norm's running mean, although the predictions stay equal. Different counts alone do not show a fault either,
+    because a recomputed forward pass may update buffers twice with the same effect.
     """
     apart = counts_apart(candidate, baseline)
     if not apart:
@@ -317,8 +316,7 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
 
 
 def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
-    """Return the names of BatchNorm's counts that both arms have and that differ at the end. Return none if ends were
-    not recorded."""
+    """Return the names of BatchNorm's counts that both arms have and that differ at the end, if ends were recorded."""
     one, other = end_of(candidate).state, end_of(baseline).state
     if one is None or other is None:
         return []
@@ -355,8 +353,8 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two end states. A tensor outside of modules and optimizers that no step of
-    one arm reads is included if its value belongs to the other arm's compared state.
+    """Return the tensors that differ between two end states. A loose tensor that no step of one arm reads is also
+    compared if the other arm's compared state contains it.
 
     A table of constants that only one execution created is left out, because the other execution does not need it.
     """
@@ -369,13 +367,13 @@ def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart
 
 
 def roles_of(end: ArmEnd) -> Mapping[str, Role]:
-    """Return the role of each tensor outside of modules and optimizers that steps created, by name. Return {} if roles
-    were not recorded."""
+    """Return the role (kind of state) of each tensor outside of modules and optimizers that steps created, by name.
+    Return {} if roles were not recorded."""
     return (end.loose.roles if end.loose is not None else None) or {}
 
 
 def roles_known(execution: ArmEvidence) -> bool:
-    """Return True if the roles of the tensors were recorded that steps created outside of modules and optimizers."""
+    """Return True if the roles of loose tensors (created by steps, outside modules and optimizers) were recorded."""
     loose = end_of(execution).loose
     return loose is not None and loose.roles is not None
 
@@ -391,7 +389,7 @@ def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
 
 
 def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Record how far apart the ends of candidate and baseline are, in parameters and in buffers."""
+    """Record the largest differences between the ends of candidate and baseline: in a parameter, and in a buffer."""
     found = _difference_from(candidate, baseline)
     largest = None if found is None else found.largest
     if found is None and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
@@ -405,7 +403,7 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
 
 
 def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Raise INCONCLUSIVE if the distance between the ends was not recorded, because a claim with a bound needs it."""
+    """Raise INCONCLUSIVE if the distance between the two arms' ends was not recorded. A claim with a bound needs it."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
         settle(
@@ -415,8 +413,7 @@ def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -
 
 
 def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
-    """Return the end of a sentence about the largest difference between parameters at the end. Return "" if it was not
-    recorded."""
+    """Return the end of a sentence about the largest difference between parameters at the end; "" if not recorded."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None:
         return ""
@@ -424,8 +421,7 @@ def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
 
 
 def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
-    """Return the recorded difference between the candidate's end and this baseline execution's end. Return None if it
-    was not recorded."""
+    """Return the recorded difference between the candidate's end and this baseline execution's end, or None."""
     end = end_of(baseline)
     numbers = (end.replica, 0)  # in evidence of older versions, the number of an execution is always 0
     known = (each for each in end_of(candidate).differences or [] if each.arm == end.arm and each.replica in numbers)

@@ -11,7 +11,8 @@ from harness.judging.end_state import LOOSE, Apart, differing
 from harness.judging.sheet import settle, some, weight
 from harness.numbers import told_apart
 
-# Categories of state that an arm may create only in its first step. Captured arms create this state earlier.
+# Categories of state that may be missing at the start, because some arms create this state in their first step.
+# Captured arms create it earlier.
 _MAY_COME_LATER = ("optimizer",)
 
 
@@ -100,8 +101,8 @@ def require_equal_start_state(
 
 
 def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
-    """Return True if the tensor belongs to no module or optimizer, and has the same bits as another such tensor in
-    `state` that is not in `apart`."""
+    """Return True if the tensor is a copy: it belongs to no module or optimizer, and `state` has another tensor of this
+    kind with the same bits that is not in `apart` (does not differ between the executions)."""
     loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
     differing_names = {each.name for each in apart if each.category == entry.category}
     return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
@@ -109,7 +110,7 @@ def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bo
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
     """Return the tensors that differ between the states at the start of two executions. Return [] if a state is
-    missing; `held` then reports the missing state."""
+    missing; `Comparison.held` then reports the missing state."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -117,8 +118,8 @@ def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Ap
 
 
 def _may_come_later(entry: Apart) -> bool:
-    """Return True if the tensor need not exist at the start. For example, the random generator of a GPU appears when it
-    is first used."""
+    """Return True if the tensor need not exist at the start. For example, a GPU's generator appears at its first
+    use."""
     return entry.category in _MAY_COME_LATER or (
         entry.category == "generators" and entry.name.startswith("torch.cuda:")
     )

@@ -2,9 +2,10 @@
 
 The operators of both arms are paired in three rounds. The first round pairs operators with equal name, input types,
 input shapes, module, line of code, and digests of inputs that existed before the step. These pairs keep the order of
-execution. Only operators that such inputs identify may be paired out of order. Between these pairs, the second round
-pairs operators without regard to the digests. The third round also ignores the line of code, and pairs only operators
-that both arms have equally often. An operator without a partner is reported only if it computed a value that differs.
+execution; only an operator with an input that existed before the step may be paired out of order. Between the pairs of
+the first round, the second round pairs operators without regard to the digests. The third round also ignores the line
+of code, and pairs only operators that both arms have equally often. An operator without a partner is reported only if
+it computed a value that differs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _NAMED = 4  # largest number of tensors or lines that are listed by name
 
 class PathRow(Record):
     """One part of a step, such as the backward pass. operators: number of compared pairs of operators. alone: number of
-    operators that have no partner in the other arm."""
+    operators that have no partner in the other arm. names: the tensors or settings that differ, or the module or line
+    of the first operator that differs."""
 
     part: str
     answer: Answer
@@ -47,7 +49,8 @@ class PathRow(Record):
 
 
 class Place(Record):
-    """Where an arm computes the value that differs. made_at: lines of code that computed this operator's input."""
+    """The operator of one arm that computes the value that differs, and its place in the code. made_at: lines of code
+    whose operators computed the differing input and have no partner in the other arm."""
 
     operator: str
     module: str
@@ -75,15 +78,15 @@ class FirstDifference(Record):
     how: Literal["numbers", "reads", "result", "writes"] | None = None
     tensor: str | None = None  # name of the tensor that is read or written
     between: list[str] = Field(default_factory=list)  # lines of code that changed state differently between two steps
-    numbers: list[str] = Field(default_factory=list)  # numbers of the candidate, then numbers of the baseline
+    numbers: list[str] = Field(default_factory=list)  # the operator's numbers that differ: candidate's, baseline's
     places: dict[str, Place] = Field(default_factory=dict)  # name of an arm -> its place
     elements: int | None = None  # number of elements in which the operator's result differs
     of: int | None = None  # number of all elements of the result
     largest: float | None = None
-    unseen: int = 0  # number of kernels in replayed graphs that belong to no recorded operator
-    # seconds that the recorded step took while its operators were recorded, added over both arms
+    unseen: int = 0  # number of kernels and graph replays without recorded operators; the larger number of both arms
+    # seconds from the opening of the arm to the end of the step whose operators were recorded, added over both arms
     seconds: float | None = None
-    bytes: int | None = None  # bytes of recorded digests, in the arm that has more of them
+    bytes: int | None = None  # number of bytes of the recorded digests, in the arm with the larger number
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
@@ -171,8 +174,8 @@ Told = tuple[str, tuple[int | None, int | None], str | None, list[str], tuple[Re
 
 
 def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] = ()) -> FirstDifference:
-    """Return the first difference in the recorded steps of a run that searched for it. deaths: how workers of this run
-    died."""
+    """Return the first difference in the recorded steps of a run of the probe `where`. deaths: the records about
+    workers of this run that died."""
     candidate, baseline = (str(run.settings[role]) for role in ("candidate", "baseline"))
     last = int(str(run.settings["last"]))
     known = {(each.arm, each.replica, each.step): each for each in steps}
@@ -262,9 +265,9 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
 def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
     """Return True if two paired operators leave equal contents in all their input tensors.
 
-    In two cases the contents count as equal although only one arm changes a tensor. First, the other arm's tensor may
-    already contain the result, because memory is reused. Second, both arms may leave the result in another tensor, and
-    one arm passes the memory for the result a second time, as an input whose content is no longer needed.
+    In two cases the contents count as equal although only one arm changes a tensor. First, the unchanged tensor may
+    already contain the result, because memory is reused. Second, both arms write the same result to another input, and
+    one arm also writes it to this tensor, whose earlier content is no longer needed.
     """
     ours, theirs = mine.leaves, other.leaves
     if len(ours) != len(theirs):
@@ -322,7 +325,7 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
     the other arm.
 
     The pairs are in order. If one arm executes an operator more often than the other, its replayed calls are paired
-    first, and then its last calls. The remaining calls belong to a warm-up.
+    first, and then its last calls. The remaining calls get no partner, because they belong to a warm-up.
     """
     mine, other = _of_the_step(ours, theirs), _of_the_step(theirs, ours)
     moved = _moved(mine, other)
@@ -331,8 +334,7 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
 
 
 def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
-    """Return pairs of operators that read equal inputs from before the step, but run in another order, as with two
-    streams."""
+    """Return pairs of operators that read equal inputs from before the step, but run in another order (two streams)."""
     in_order, left = _paired(mine, other, (_fed,)), list[dict[Hashable, list[int]]]()
     for side, operators in enumerate((mine, other)):
         paired = {pair[side] for pair in in_order}
@@ -346,8 +348,8 @@ def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
 
 def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
     """Return, in order, pairs of operators for which the first function in `keys` returns equal keys. Operators between
-    two such pairs are paired by the next function. The last function pairs only operators that both arms have equally
-    often."""
+    two such pairs are paired by the next function. The last function pairs operators with a key only if both arms have
+    equally many of them between the two pairs."""
     if not (mine and other and keys):
         return []
     key, *later = keys
@@ -532,8 +534,8 @@ def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matc
 
 
 def _apart(mine: ObservedOperator, other: ObservedOperator) -> dict[str, object]:
-    """Return the number of elements, the number of differing elements and the largest difference of the first result
-    that differs."""
+    """Return three facts about the first tensor that two paired operators return with different values: the number of
+    differing elements, the number of all elements, and the largest difference."""
     for values, others in zip(mine.values or [], other.values or [], strict=False):
         apart = [abs(a - b) for a, b in zip(values, others, strict=False) if a != b]
         if apart and len(values) == len(others):

@@ -1,9 +1,9 @@
 """Check the guards: conditions that a training must meet before a claim about it may pass.
 
 If a guard is not met, the verdict is FAIL; for the guard `floor` it is INCONCLUSIVE. Most of the reason codes begin
-with `vacuous_`. Guards are checked after the arms were compared. A real difference between the arms is therefore
-reported as a difference. One check comes earlier: a claim of kind `not_worse` requires distinct batches before it
-compares losses.
+with `vacuous_`. Guards are checked after the arms were compared, so that a real difference between the arms is reported
+as a difference and not as an unmet guard. One check comes earlier: a claim of kind `not_worse` requires distinct
+batches before it compares losses.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ STANDARD_ERRORS = 4.0
 
 
 def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
-    """End the judgement (by raising `Settled`) unless all guards hold. executions: the candidate's execution comes
-    first."""
+    """End the judgement (by raising `Settled`) unless all guards hold. executions: the candidate's comes first."""
     guards = part.guards
     candidate = next(iter(executions.values()))
     require_steps(len(candidate.series.loss), guards.steps, sheet)
@@ -69,8 +68,7 @@ def _of_the_beginning(part: Guarding) -> Bounds:
 
 
 def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
-    """Return the execution of the untrained control, by its name in messages. Return an empty mapping if no guard names
-    a control."""
+    """Return the execution of the untrained control, by its name in messages; {} if no guard names a control."""
     return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
 
 
@@ -88,7 +86,7 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0,
         )
     if end.skipped_steps > skipped_at_most:
         settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} skipped {end.skipped_steps} of {end.steps_called} updates")
-    replay = execution.long_replay  # the series has few steps, but the digests in this record cover all steps
+    replay = execution.long_replay  # the series of losses has few steps, but this record's digests cover all steps
     moved = replay is not None and len({each.losses for each in replay.blocks if each.steps == replay.every}) > 1
     if not moved and (losses(execution).any() or not zero_loss):
         _require_movement(name, losses(execution))
@@ -149,8 +147,8 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
 def _require_training_effect(
     effect: TrainingEffect, beginning: Bounds, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
 ) -> None:
-    """Raise FAIL unless the candidate's loss at the end is below the control's loss, on equal batches, by the required
-    amount."""
+    """Raise FAIL unless the candidate's loss at the end is lower than the control's loss on equal batches by the
+    required amount."""
     control = executed(run, effect.control)
     if problem := _control_problem(control, candidate):
         settle(
@@ -198,8 +196,8 @@ def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Boun
 def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losses, sheet: Sheet) -> None:
     """Raise FAIL if differences between the batches alone (noise) may explain the training effect.
 
-    They do not explain the effect if the candidate's loss at the end is below every loss of the control by the required
-    amount. They do not explain it either if the candidate's loss follows the control's loss from batch to batch.
+    One of two facts rules out this explanation: the candidate's loss at the end is below every loss of the control by
+    the required amount, or the candidate's loss follows the control's loss from batch to batch.
     """
     beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
     share, error = shared_change(ours, theirs)
@@ -231,11 +229,10 @@ def shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
 
 
 def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, sheet: Sheet) -> None:
-    """Raise INCONCLUSIVE unless the parameters changed enough, or the loss at the end is clearly below the control's
-    loss.
+    """Raise INCONCLUSIVE unless parameters changed enough, or the loss at the end is clearly below the control's.
 
     "Clearly" means by several standard errors, computed as for two independent series. A comparison of the losses batch
-    by batch would be too sensitive: it would show even an update of a millionth.
+    by batch would be too sensitive: it would show, and so accept, even an update of a millionth.
     """
     moved = end_of(candidate).moved
     sheet.figure("moved", moved, "of a parameter's size")
@@ -262,15 +259,14 @@ def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, s
 
 
 def _standard_error(*series: Losses) -> float:
-    """Return the standard error of the difference between the means of the series. Return infinity if a series is too
-    short."""
+    """Return the standard error of the difference between the series' means, or infinity if a series is too short."""
     if min(map(len, series)) < 2:
         return float("inf")
     return float(np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in series)))
 
 
 def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
-    """Return why the control is not an untrained run with the candidate's start and batches. Return "" if it is."""
+    """Return "" if the control is an untrained run with the candidate's start and batches, else what is wrong."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names

@@ -16,7 +16,7 @@ from harness.evidence.arm_records import LOSS_OUTPUT, CaptureEvidence, DeviceWor
 from harness.judging import reasons
 from harness.judging.sheet import number, some
 
-OUTSIDE_SHARE = 0.05  # largest share of device time outside of graphs, unless a claim sets another limit
+OUTSIDE_SHARE = 0.05  # largest share of device time outside of graphs; a claim may set another limit
 OUTSIDE_OPERATIONS = 100
 _ACTIVITIES = ("kernel", "memcpy", "memset")  # the types of graph nodes that the profiler shows
 # The content of a graph: the number of each of its kernels, by name, and its number of activities of each type.
@@ -26,8 +26,8 @@ _Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]
 class Bounds(NamedTuple):
     """Bounds on the work that a step may do outside of its graphs.
 
-    share: share of the device time. operations: number of operations. after_traced: number of operations outside of the
-    replay of a recorded step, including operations after the step; 0 unless a claim allows more.
+    share: largest share of the device time. operations: largest number of operations. after_traced: largest number of
+    operations outside of the replay of a recorded step, also after the step; 0 unless a claim allows more.
     """
 
     share: float = OUTSIDE_SHARE
@@ -51,7 +51,7 @@ class JudgedSteps(NamedTuple):
     called: all steps without the `warm` steps, which are the plain steps that the contract allows before the capture.
     unseen: steps that cannot be observed: steps in which a capture is made, and the first step of each shape.
     uncaptured: steps that ran outside of the capture, including plain steps beyond the allowed number.
-    still: True if the last losses are all equal, so that they do not show whether a step reads its batch.
+    still: True if the last losses are all equal, so that it is unknown whether a step reads its batch.
     """
 
     called: int
@@ -93,7 +93,7 @@ def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: Judged
 
     In the test, a step is executed without its replays. Return None if the outputs depend on the replays, or if the
     test was not made. The loss need not depend on replays if the claim allows more work outside of the graphs than the
-    default.
+    default bound allows.
     """
     ghost = capture.ghost
     if ghost is None:  # without a test, the evidence is of an older version or of several ranks
@@ -155,9 +155,9 @@ def outside_share(work: DeviceWork, after: float = 0.0) -> float:
 
 
 def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return what is wrong with the graph launches that the profiler recorded, or None. There must be as many launches
-    as one capture has graphs, times the number of steps. Each launch must do exactly the work of one of the captured
-    graphs, whose nodes the harness counted."""
+    """Return what is wrong with the graph launches that the profiler recorded, or None. The number of launches must be
+    the number of graphs in one capture times the number of steps. Each launch must do exactly the work of one captured
+    graph, whose nodes the harness counted."""
     launches, needed = sum(each.launches for each in work.launched), work.steps * graphs_per_step(capture)
     if launches != needed or needed == 0:
         return Finding(
@@ -210,15 +210,13 @@ def _pools(places: Iterable[set[int]]) -> list[set[int]]:
 
 
 def graphs_per_step(capture: CaptureEvidence) -> int:
-    """Return how many graphs one step launches: several if the step is captured in pieces, such as forward and
-    backward."""
+    """Return how many graphs a step launches: several if it is captured in pieces, such as forward and backward."""
     graphs = len(capture.nodes)
     return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
 
 
 def _content(graph: GraphNodes | Launched) -> _Content:
-    """Return the content by which launches of a graph are recognized: its kernels and activities, with the number of
-    each."""
+    """Return the content by which a graph's launches are recognized: the number of each kernel and type of activity."""
     kernels = _kernels(graph) if isinstance(graph, Launched) else graph.kernels
     return frozenset(kernels.items()), tuple(_activities(graph).values())
 
@@ -270,8 +268,8 @@ def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
 
 
 def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return what is wrong unless all judged steps were observed, and each step had at most `bounds.operations`
-    operations outside of its graphs. Otherwise return None."""
+    """Return what is wrong if a judged step was not observed, or if a step had more than `bounds.operations` operations
+    outside of its graphs. Otherwise return None."""
     watch = capture.every_step
     if steps is None:
         return None
@@ -291,8 +289,8 @@ def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None
     the step count, too. Otherwise return None.
 
     The replay of a recorded step has no device times, which would show how much of the work the replays do. A claim's
-    bound is therefore used for such a replay only if a test showed that the replays change the parameters even when the
-    step's code is not executed.
+    bound may therefore raise the default bound for such a replay only if a test showed that the replays change the
+    parameters even when the step's code is not executed.
     """
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not watch.most_after:

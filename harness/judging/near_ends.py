@@ -1,11 +1,11 @@
 """Check that both arms change every tensor from start to end by nearly the same amounts, except for rounding.
 
-Losses do not show averaged weights, running statistics, parameters that few batches use, or the last update. But a
-distance between the ends alone proves nothing. Where an optimizer divides by a tiny number, as Adam does for a bias
-before a norm, rounding changes a tensor as much as a gradient does. A control shows this effect: a baseline whose start
-was changed by one rounding error. If the control shows that rounding alone changes a tensor beyond the bound, this
-tensor does not violate the claim. A small distance within the bound may also come from a bug, such as an average that
-is updated one step late. Even such a distance must therefore not be larger than what rounding does to most parameters.
+Losses do not show faults in averaged weights, running statistics, parameters that few batches use, or the last update.
+But a distance between the ends alone proves nothing. Where an optimizer divides by a tiny number, as Adam does for a
+bias before a norm, rounding changes a tensor as much as a gradient does. A control shows this effect: a baseline whose
+start was changed by one rounding error. If the control shows that rounding alone changes a tensor beyond the bound,
+this tensor does not violate the claim. A small distance within the bound may also come from a bug, such as an average
+that is updated one step late. Even such a distance must therefore not exceed what rounding does to most parameters.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.numbers import counted
 
 OF_SIZE = 1e-6  # share of a tensor's norm that rounding explains if the updates are far smaller than the parameter
-OF_STEP = 2.0**-24  # share for each step that rounding explains in a float32 tensor that every step rounds once
+OF_STEP = 2.0**-24  # share of the norm that rounding explains per step, if each step rounds the float32 tensor once
 NOT_READ = ("optimizer", "generators")
 FLOATING = ("float", "bfloat", "complex")  # prefixes of the names of floating-point data types
 
 
 class Tensor(NamedTuple):
     """Distances (L2 norms) of one tensor. apart: between the ends of candidate and baseline. moved: between the start
-    and the end of the baseline. control: between the ends of control and baseline."""
+    and the end of the baseline. control: between the ends of control and baseline. size: the L2 norm of the tensor at
+    the end of the candidate."""
 
     name: str
     apart: float
@@ -51,8 +52,8 @@ class Tensor(NamedTuple):
         return _largest_finite(AS_ROUNDING * ratio * self.control, OF_SIZE * self.size)
 
     def is_explained(self, rounding: Rounding, steps: int) -> bool:
-        """Return True if the distance is at most what rounding does to most parameters, or at most one rounding error
-        per step."""
+        """Return True if the distance is at most what rounding does to most parameters, at most one rounding error per
+        step (`OF_STEP`), or at most `OF_SIZE` of the tensor's norm."""
         floor = max(OF_SIZE, OF_STEP * steps) * self.size
         return self.apart <= _largest_finite(rounding.reach(self), floor)
 
@@ -73,7 +74,8 @@ def require_near_ends(
     *,
     same_system: bool = True,
 ) -> str:
-    """Return the end of a sentence that names tensors changed by rounding, and tensors that only one arm has.
+    """Return the end of a sentence that names tensors whose different ends rounding alone may explain, and tensors that
+    only one arm has.
 
     Raises FAIL if a tensor changes differently in the two arms, beyond the bound and beyond rounding. Raises
     INCONCLUSIVE if rounding changes every parameter as much as training does, or if the baseline has state that the
@@ -95,9 +97,9 @@ def require_near_ends(
     beyond = [each for each in tensors if not each.share <= demanded.at_most]
     rounding = measured_rounding(_parameters(tensors))
     ratio = rounding.capped(demanded.at_most)
-    wrong = sorted((each for each in beyond if not each.apart <= each.rounding(ratio)), key=lambda each: -each.share)
+    wrong = sorted((each for each in beyond if not each.apart <= each.rounding(ratio)), key=_order)
     told = [each for each in tensors if each not in beyond or each in wrong]
-    furthest = max(told, key=lambda each: each.share, default=None)
+    furthest = min(told, key=_order, default=None)
     unit = "of the baseline's movement"
     sheet.count("end_distance_tensors", len(tensors))
     sheet.figure("rounding_tensors", len(beyond) - len(wrong), "tensors")
@@ -118,7 +120,8 @@ def require_near_ends(
             f"control {control.start.arm}, whose start differs from that of {theirs} only by a rounding, ends so far "
             f"from {theirs} in every parameter that an untrained parameter would not be noticed",
         )
-    # If rounding has no effect on the control, tensors within the bound are not checked.
+    # If rounding did not change the control's ends, it is unknown what rounding explains, so tensors within the bound
+    # are not checked.
     within = [each for each in tensors if each not in beyond] if rounding.share else []
     counts = _of_counts(baseline)
     within = [each for each in within if each.name not in counts]
@@ -134,9 +137,14 @@ def require_near_ends(
     return f"{rounded}{uncompared}"
 
 
+def _order(tensor: Tensor) -> float:
+    """Return a sort key that puts the tensors with the largest distances first, and NaN before all others."""
+    return -math.inf if math.isnan(tensor.share) else -tensor.share
+
+
 def _of_counts(execution: ArmEvidence) -> set[str]:
     """Return the names of tensors with several integers or flags, such as the number of tokens of each expert. Rounding
-    changes an integer by a whole number or not at all, so the distances of such tensors do not measure rounding."""
+    changes an integer by at least 1 or not at all, so the distances of such tensors do not measure rounding."""
     forms = (execution.start.state and execution.start.state.forms) or {}
     return {
         name for name, form in forms.items() if not form.startswith(FLOATING) and not form.endswith((" []", " [1]"))
@@ -216,11 +224,10 @@ Digests = dict[str, str]
 def require_all_compared(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, made: MovedApart, *, same_system: bool
 ) -> str:
-    """Return the end of a sentence that names tensors that only one arm has. Return "" if an older version did not
-    record them.
+    """Return the end of a sentence that names tensors that only one arm has, or "" if they were not recorded.
 
-    Raises INCONCLUSIVE if the baseline has state that the candidate does not have. This is not checked if two systems
-    train the arms, because their state has different names.
+    Raises INCONCLUSIVE if the baseline has state that the candidate does not have. State is not compared in this way if
+    two systems train the arms, because their state has different names.
     """
     if made.missing is None:
         return ""
@@ -262,8 +269,9 @@ def _require_nothing_derived(
 
 
 def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
-    """Return True if the candidate need not have this tensor of the baseline: it is a moment that the candidate keeps
-    in another format, or it did not change, or it always equals another tensor that is compared."""
+    """Return True if the candidate need not have this tensor of the baseline. One of three conditions is enough: the
+    tensor is a moment that the candidate keeps in another format, or it did not change, or it always equals another
+    tensor that is compared."""
     if name.startswith(OPTIMIZER):
         return _is_of_another_format(name, candidate, made)
     start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)

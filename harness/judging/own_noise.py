@@ -1,12 +1,13 @@
 """Check that two arms are equal within the baseline's own noise, by a permutation test over the runs of both arms.
 
-The 2n runs of both arms can be divided into two halves in C(2n, n) ways. If the arms are equal, the division into
-candidate and baseline does not differ from other divisions, for any distribution of the noise. Therefore the claim is
-violated only if this division separates its halves further than every other division. If the arms are equal, this
-happens in 1 of C(2n, n) / 2 cases (126 for n = 5), because a division and its mirror image have the same shift. The
-separation must also exceed `SHIFT` or `NOISIER`, so that a difference far below the noise does not fail.
+The 2n runs of both arms can be split into two halves of n runs in C(2n, n) ways, called divisions. The real division
+has the candidate's runs in one half and the baseline's in the other. The claim is violated only if the halves of the
+real division are further apart than those of every other division. If the arms are equal, this happens by chance in 1
+of C(2n, n) / 2 cases (126 for n = 5), for any distribution of the noise; the 2 is there because exchanged halves have
+the same distance between their means. The distance must also exceed `SHIFT` or `NOISIER`, so that a difference far
+below the noise does not fail.
 
-Shapes: values [runs, columns], with the candidate's runs first. A feature is a compared number. It has one column (a
+Shapes: values [runs, columns], with the candidate's runs first. A feature is a compared quantity with one column (a
 loss) or several (a sketch of a tensor, see `evidence.arm_records.Sketch`).
 """
 
@@ -30,19 +31,19 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
 from harness.numbers import counted
 
-# A claim may fail only if the means of the two halves are further apart. Unit: the spread of one run, pooled over both
-# arms.
+# A claim may fail only if the means of the two halves are further apart than this multiple of the spread of one run
+# (pooled over both halves).
 SHIFT = 4.0
-# A claim may fail for more noise only if the candidate's runs are further from the baseline's mean. Unit: the
-# baseline's spread. Key: number of columns of the feature.
+# A claim may fail because the candidate's runs scatter more only if these runs are further from the baseline's mean
+# than this multiple of the baseline's spread. Key: number of columns of the feature.
 NOISIER = {1: 64.0, 4: 8.0}
 # smallest spread that is assumed for a feature, as a multiple of the rounding error (epsilon) of its size
 ROUNDINGS = 2.0
 _TINY = 1e-150  # smallest spread that is assumed for a feature that is always 0; its square is still above 0
 _MANTISSAS = (8, 11, 24, 53)  # number of mantissa bits of bfloat16, float16, float32 and float64
-_AT_ONCE = 512  # number of divisions into halves that are computed together
-# Largest number of an arm's timing processes that are compared. With 12 processes of each arm there would be 2.7
-# million divisions.
+_AT_ONCE = 512  # number of divisions of the runs into two halves that are computed together
+# Largest number of an arm's timing processes that are compared. With 12 processes of each arm, there would be 2.7
+# million ways to divide the processes into two halves.
 MOST_TIMED = 8
 PARAMETER = "end parameters "
 
@@ -60,9 +61,10 @@ class Features:
     floor: Floats
 
     def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return two arrays of shape [D, features], for D divisions. The first contains how far the means of the two
-        halves are apart, and the second how far the first half scatters around the mean of the second half. A claim may
-        fail only if a number is above 1. halves: [D, 2n], True for runs in the first half."""
+        """Return two arrays of shape [D, features], for D divisions of the runs into two halves. The first contains how
+        far the means of the halves are apart, and the second how far the first half scatters around the mean of the
+        second half. A claim may fail only if one of these numbers is above 1. halves: [D, 2n], True for runs in the
+        first half."""
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
         centred, floor = self._scaled()
@@ -80,8 +82,8 @@ class Features:
         return shift, np.sqrt(away / np.maximum(other_spread, least)) / NOISIER[self.columns]
 
     def _scaled(self) -> tuple[Floats, Floats]:
-        """Return the centered values and the floors, divided by each feature's largest value, so that their squares are
-        finite."""
+        """Return the centered values, and the floors (smallest assumed spreads), both divided by each feature's largest
+        value, so that squares are finite."""
         centred = self.values - self.values.mean(axis=0)
         size = np.abs(centred).reshape(len(centred), -1, self.columns).max(axis=(0, 2))
         size = np.maximum(size, self.floor)
@@ -106,12 +108,12 @@ class Separation:
     actual: float
     others: float
     feature: str
-    # True: the runs of the candidate scatter more, which is clearer than the difference of the means
+    # True: `actual` measures how far the candidate's runs scatter; False: how far the means of the two arms are apart
     is_noise: bool
 
     @property
     def beyond(self) -> float:
-        """Return how far the arms are apart, divided by `needed`. If it is above 1, the arms are unequal."""
+        """Return how far the arms are apart, divided by `needed`. Above 1, the arms are unequal."""
         return self.actual / self.needed
 
     @property
@@ -121,12 +123,12 @@ class Separation:
 
 
 def separation(groups: Sequence[Features]) -> Separation:
-    """Return how far the two arms (the first and the second half of the rows) are apart, and how far the halves are
-    apart in the division with the largest distance among all others."""
+    """Return how far the runs of the two arms (first and second half of the rows) are apart, and the largest distance
+    between the two halves if the same runs are divided in another way."""
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
-    # The first division is into the two arms. The last division is its mirror image.
+    # The first row divides the runs into the two arms, and the last row does the same with exchanged halves.
     for row, half in enumerate(chosen):
         halves[row, list(half)] = True
     worst: tuple[float, str, bool] = (0.0, "", False)
@@ -156,7 +158,8 @@ class OwnNoise:
     # The largest difference at the end that the noise would hide in a median parameter, divided by the parameter's
     # movement from start to end. None: unknown.
     hidden_way: float | None
-    # True if the noise is small enough to see, for at least one parameter, whether it was trained.
+    # True if, for at least one parameter, the noise hides less than the parameter's movement, so that the comparison
+    # would notice if this parameter was not trained.
     seen_way: bool
 
     def of(self, prefix: str) -> int:
@@ -171,8 +174,8 @@ def require_within_noise(
     sheet: Sheet,
     ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
-    """Raise FAIL if the runs of the two arms are further apart than the halves of any other division of these runs.
-    Raise FAIL if the arms' ends differ in state that noise cannot change. Otherwise return the compared features.
+    """Raise FAIL if the runs of the two arms are further apart than any other two halves of these runs. Also raise FAIL
+    if the arms' ends differ in state that noise cannot change. Otherwise return the compared features.
 
     ends: a function that compares the ends of two runs. Its first argument names the tensors that noise may change.
     """
@@ -186,8 +189,8 @@ def require_within_noise(
 
 
 def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], ours: str, sheet: Sheet) -> OwnNoise:
-    """Raise FAIL if the candidate's runs (the first half of the rows) are further from the baseline's runs than the
-    halves of any other division of the runs. Otherwise return the compared features.
+    """Raise FAIL if the candidate's runs (the first half of the rows) are further from the baseline's runs than any
+    other two halves of all runs are from each other. Otherwise return the compared features.
 
     start: sketches (signed sums of elements) of the baseline's initial tensors, by `category name`.
     """
@@ -208,9 +211,9 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
 def require_timed_within_noise(
     candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], ours: str, theirs: str
 ) -> None:
-    """Raise FAIL if the losses of timed steps of the two arms are further apart than the halves of any other division
-    of the processes. Only steps that all processes timed are compared, and at most the first `MOST_TIMED` processes of
-    each arm."""
+    """Raise FAIL if the losses of timed steps of the two arms' processes are further apart than those of any other two
+    halves of these processes. Only steps that all processes timed are compared, and at most the first `MOST_TIMED`
+    processes of each arm."""
     runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
     if len(runs) < 2 * RUNS:
         settle(
@@ -236,7 +239,7 @@ def require_decided(
     baselines: Mapping[str, ArmEvidence],
     run: RunEvidence,
 ) -> str:
-    """Raise INCONCLUSIVE if there is no noise, or if the noise hides every difference. Otherwise return the text of
+    """Raise INCONCLUSIVE if there is no noise, or if the noise hides every difference. Else return the text of
     `hidden_by`."""
     ours, theirs = next(iter(candidates)), next(iter(baselines))
     bits = {_bits(each) for each in baselines.values()}
@@ -298,8 +301,7 @@ def features_of_series(series: Floats, metric: str) -> Features:
 
 
 def roundings(first: Floats, second: Floats) -> Floats:
-    """Return, for each step, the largest difference between two series [steps] that rounding may cause without other
-    noise."""
+    """Return, for each step, the largest difference between two series [steps] that rounding alone may cause."""
     epsilon = max(_epsilon(series[np.isfinite(series)]) for series in (first, second))
     return SHIFT * np.maximum(ROUNDINGS * epsilon * np.maximum(np.abs(first), np.abs(second)), _TINY)
 
@@ -314,8 +316,7 @@ def is_rounding(first: Sketch, second: Sketch) -> bool:
 
 
 def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
-    """Return the sketches (signed sums of elements) of the recorded gradients and of the tensors at the end, by
-    name."""
+    """Return, by name, the sketches (signed sums of elements) of recorded gradients and of the tensors at the end."""
     end = end_of(execution)
     if end.sketches is None:
         settle(
@@ -332,8 +333,8 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
 
 
 def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
-    """Raise FAIL if a run of the candidate has gradients whose names differ from those in the baseline's runs, because
-    noise neither creates nor removes a gradient."""
+    """Raise FAIL if a run of the candidate has a gradient that no run of the baseline has, or lacks a gradient that all
+    of them have. Noise neither creates nor removes a gradient."""
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}
@@ -375,8 +376,7 @@ def _way(ends: Features, place: int, start: Sketch | None, runs: int) -> float:
 
 
 def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) -> bool:
-    """Return True if a guard names an untrained control, and the control's loss is outside of the baseline's noise in
-    some step."""
+    """Return True if a guard names an untrained control whose loss is outside of the baseline's noise in some step."""
     effect = part.guards.training_effect
     if effect is None:
         return False

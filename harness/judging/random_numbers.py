@@ -3,8 +3,8 @@ between their losses.
 
 A captured or compiled library may use another kernel. With dropout, this kernel may drop other elements. The operators
 that draw random numbers in a step, and their shapes, show which numbers the step drew. If the arms draw different
-numbers, each arm has a drawing operator that the other arm does not have. If one arm only draws additional numbers, it
-may be wrong. In that case the verdict of the comparison stays unchanged.
+numbers, each arm has a drawing operator that the other arm does not have. If one arm only draws additional numbers,
+this arm may be wrong, so the verdict of the comparison stays unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OF_NUMBERS = frozenset(
         reasons.RANKS_END_APART,
     }
 )
-# Keep this text short. A message that is too long is cut, and only its last hundred characters are kept.
+# Keep this text short. If a message is too long, its middle is cut out, and about a hundred characters at its end stay.
 DECIDED_BY = "set dropout to 0, or use `fallback_random` of torch.compile, or claim only `not_worse` over seeds"
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
 
@@ -51,9 +51,9 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
-    """Return a sentence about how the random numbers of the part's two arms differ. Return None if the recorded draws
-    show no such difference (see `_differ`), or if draws were not recorded. Also return None if `reason` is not one of
-    the reason codes in `OF_NUMBERS`."""
+    """Return a sentence about how the random numbers of the part's two arms differ. Return None if the part compares no
+    two arms, if the recorded draws show no such difference (see `_differ`), if draws of the same step were not recorded
+    in both arms, or if the reason code `reason` is not in `OF_NUMBERS`."""
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
         return None
@@ -67,8 +67,7 @@ def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
 
 
 class _Step(NamedTuple):
-    """The drawing operators that a step may have executed. Their order is unknown if both a graph and the host drew
-    numbers."""
+    """Drawing operators that a step may have executed. Their order is unknown if both a graph and the host drew."""
 
     operators: list[str]
     in_order: bool
@@ -86,7 +85,7 @@ class _Step(NamedTuple):
 
 
 def _steps(draws: Draws) -> list[_Step]:
-    """Return all lists of drawing operators that a step may have executed. Consecutive captures may form one step."""
+    """Return all lists of drawing operators that a step may have executed. A step may replay consecutive captures."""
     captured = [each for each in draws.captured if each]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
@@ -99,7 +98,7 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
     """Return a sentence that names the first drawing operators that differ between the arms. Return None if one arm
     executes all drawing operators of the other arm, in the same order if the order is known.
 
-    An additional or missing draw shifts all later random numbers. Therefore it counts as a fault of the arm.
+    An additional or missing draw shifts all later random numbers, so it counts as a fault and is not excused here.
     """
     pairs = [(one, other) for one in _steps(made) for other in _steps(plain)]
     one, other = max(pairs, key=lambda pair: pair[0].common(pair[1]))
@@ -133,8 +132,8 @@ def _is_seen(draws: Draws) -> bool:
 
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. If its reason code says that compared numbers differ (`OF_NUMBERS`), return INCONCLUSIVE
-    instead if only the candidate keeps its optimizer state in fewer bits than its parameters."""
+    """Return the judgement. If its reason code says that compared numbers differ (`OF_NUMBERS`), and only the candidate
+    keeps its optimizer state in fewer bits than its parameters, return INCONCLUSIVE instead."""
     arms = compared_arms(part)
     if judgement.reason not in OF_NUMBERS or arms is None:
         return judgement

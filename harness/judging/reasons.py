@@ -38,7 +38,7 @@ _not_run, _error = partial(_code, status=Status.NOT_RUN), partial(_code, status=
 
 HELD = _code("held", Status.PASS)
 
-# --- what two arms, or two runs of one arm, must share before their numbers mean anything -------------------
+# --- reason codes: what two arms, or two runs of one arm, must share before their numbers mean anything ------
 NON_FINITE = _fails("non_finite")
 NON_FINITE_END = _fails("non_finite_end")
 UNEQUAL_START = _fails("unequal_start")
@@ -46,7 +46,7 @@ UNEQUAL_LENGTHS = _fails("unequal_lengths")
 UNEQUAL_BATCHES = _fails("unequal_batches")
 UNEQUAL_TOKENS = _fails("unequal_tokens")
 
-# --- differences ---------------------------------------------------------------------------------------------
+# --- reason codes: two arms differ ---------------------------------------------------------------------------
 DIFFERS = _fails("differs")
 END_DIFFERS = _fails("end_differs")
 ENDS_APART = _fails("ends_apart")
@@ -63,7 +63,7 @@ FROZEN_CHANGED = _fails("frozen_changed")
 CLIPPED_NORM_EXCEEDED = _fails("clipped_norm_exceeded")
 TENSORS_MISSING = _fails("tensors_missing")
 
-# --- guards: a comparison that shows nothing -------------------------------------------------------------------
+# --- reason codes of guards: a comparison shows nothing ------------------------------------------------------
 VACUOUS_STEPS = _fails("vacuous_steps")
 VACUOUS_NOTHING_COMPARED = _fails("vacuous_nothing_compared")
 VACUOUS_PARAMETERS_UNCHANGED = _fails("vacuous_parameters_unchanged")
@@ -86,7 +86,7 @@ VACUOUS_PEER = _fails("vacuous_peer")
 VACUOUS_NO_BUFFERS = _fails("vacuous_no_buffers")
 VACUOUS_NO_MEMORY = _fails("vacuous_no_memory")
 
-# --- between two steps: resuming from a checkpoint, evaluation ------------------------------------------------
+# --- reason codes: work between two steps, which is an evaluation or resuming from a checkpoint --------------
 NOT_RESTORED = _fails("not_restored")
 NOTHING_LOADED = _fails("nothing_loaded")
 VACUOUS_NOTHING_TO_LOAD = _fails("vacuous_nothing_to_load")
@@ -97,7 +97,7 @@ EVALUATION_NOT_FINITE = _fails("evaluation_not_finite")
 EVALUATIONS_DIFFER = _fails("evaluations_differ")
 VACUOUS_EVALUATIONS = _fails("vacuous_evaluations")
 
-# --- capture ---------------------------------------------------------------------------------------------------
+# --- reason codes: capture -----------------------------------------------------------------------------------
 NOT_CAPTURED = _fails("not_captured")
 CAPTURE_NOT_BEGUN = _fails("capture_not_begun")
 EMPTY_CAPTURE = _fails("empty_capture")
@@ -122,12 +122,12 @@ FALLBACK_UNSAID = _fails("fallback_unsaid")
 CAPTURE_ATTEMPTS = _fails("capture_attempts")
 CAPTURED_UNASKED = _fails("captured_unasked")
 
-# --- settings that must make a difference ----------------------------------------------------------------------
+# --- reason codes: settings that must make a difference ------------------------------------------------------
 LOSSES_EQUAL = _fails("losses_equal")
 BATCHES_EQUAL = _fails("batches_equal")
 START_EQUAL = _fails("start_equal")
 
-# --- accumulation over micro-batches ---------------------------------------------------------------------------
+# --- reason codes: accumulation over micro-batches -----------------------------------------------------------
 MICRO_BATCH_COUNT = _fails("micro_batch_count")
 MICRO_BATCHES_REPEAT = _fails("micro_batches_repeat")
 UPDATE_COUNT = _fails("update_count")
@@ -135,7 +135,7 @@ DIFFERS_FROM_ONE_BATCH = _fails("differs_from_one_batch")
 VACUOUS_ONE_BATCH = _fails("vacuous_one_batch")
 UPDATES_UNCOUNTED = _undecided("updates_uncounted")
 
-# --- ranks that train together ---------------------------------------------------------------------------------
+# --- reason codes: ranks that train together -----------------------------------------------------------------
 RANKS_DIFFER = _fails("ranks_differ")
 RANK_BATCHES_EQUAL = _fails("rank_batches_equal")
 RANK_ROW_COUNT = _fails("rank_row_count")
@@ -148,13 +148,13 @@ SHARE_EXCEEDED = _fails("share_exceeded")
 VACUOUS_NO_REPLICA = _fails("vacuous_no_replica")
 VACUOUS_NO_COLLECTIVE = _fails("vacuous_no_collective")
 
-# --- several seeds ---------------------------------------------------------------------------------------------
+# --- reason codes: several seeds -----------------------------------------------------------------------------
 WORSE = _fails("worse")
 VACUOUS_SEEDS_ALIKE = _fails("vacuous_seeds_alike")
 UNDECIDED_DIFFERENCE = _undecided("undecided_difference")
 TOO_FEW_SEEDS = _undecided("too_few_seeds")
 
-# --- host syncs, memory ----------------------------------------------------------------------------------------
+# --- reason codes: host syncs and memory ---------------------------------------------------------------------
 SYNC_COUNT = _fails("sync_count")
 CONTROL_SYNC_COUNT = _fails("control_sync_count")
 MEMORY_GROWS = _fails("memory_grows")
@@ -168,7 +168,7 @@ BASELINE_IDLE = _undecided("baseline_idle")
 HOST_WAITED = _undecided("host_waited")
 WORKS_OUTSIDE_BLOCKS = _undecided("works_outside_blocks")
 
-# --- kernels ---------------------------------------------------------------------------------------------------
+# --- reason codes: kernels -----------------------------------------------------------------------------------
 PTX_TARGET_MISSING = _fails("ptx_target_missing")
 PTX_TARGET_MISMATCH = _fails("ptx_target_mismatch")
 PTX_VERSION_UNSUPPORTED = _fails("ptx_version_unsupported")
@@ -188,7 +188,7 @@ PEER_MISSING = _undecided("peer_missing")
 NOT_REPEATABLE = _fails("not_repeatable")
 DEMAND_UNMET = _fails("demand_unmet")
 
-# --- throughput ------------------------------------------------------------------------------------------------
+# --- reason codes: throughput --------------------------------------------------------------------------------
 TOO_SLOW = _fails("too_slow")
 UNDECIDED_RATIO = _undecided("undecided_ratio")
 CANDIDATE_STALLS = _undecided("candidate_stalls")
@@ -200,7 +200,7 @@ TELEMETRY_MISSING = _undecided("telemetry_missing")
 SLOWS_DOWN = _fails("slows_down")
 UNDECIDED_SLOWDOWN = _undecided("undecided_slowdown")
 
-# --- measured, but not decided -----------------------------------------------------------------------------------
+# --- reason codes: measured, but not decided -----------------------------------------------------------------
 CANDIDATE_NOT_CAPTURED = _undecided("candidate_not_captured")
 RANK_SHARE_UNSEEN = _undecided("rank_share_unseen")
 RANK_DRAWS_UNSEEN = _undecided("rank_draws_unseen")
@@ -229,7 +229,7 @@ RAN_AS_WRITTEN = _undecided("ran_as_written")
 DRIVER_VERSION_UNKNOWN = _undecided("driver_version_unknown")
 MISSING_CASES = _undecided("missing_cases")
 
-# --- this machine or this system cannot decide the claim ---------------------------------------------------------
+# --- reason codes: this machine or this system cannot decide the claim ---------------------------------------
 NEEDS_CUDA = _not_run("needs_cuda")
 NEEDS_GPU = _not_run("needs_gpu")
 NEEDS_MEMORY = _not_run("needs_memory")
@@ -246,7 +246,7 @@ ONE_RANK_ONLY = _not_run("one_rank_only")
 NEEDS_BASELINE = _not_run("needs_baseline")
 NOT_PLANNED = _not_run("not_planned")
 
-# --- harness, worker or system broke -----------------------------------------------------------------------------
+# --- reason codes: the harness, a worker or the system failed ------------------------------------------------
 WORKER_SIGNAL = _error("worker_signal")
 WORKER_EXIT_CODE = _error("worker_exit_code")
 WORKER_WALL_LIMIT = _error("worker_wall_limit")

@@ -49,7 +49,7 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
 
 
 def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:
-    """Return the executions of an arm, grouped by training. After each load of a checkpoint, a training continues as a
+    """Return the executions of an arm, grouped by training. With each load of a checkpoint, a training continues as a
     new execution."""
     executions = run.arms.get(arm, [])
     # an execution with a seed for which only gradients are compared has fewer steps, so it is left out
@@ -83,8 +83,8 @@ def judge_unit(
     obstacle: Obstacle | None = None,
     gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
 ) -> Verdict:
-    """Return the verdict of one unit. The verdict depends only on the contract, the evidence of the unit's runs, and
-    the obstacle.
+    """Return the verdict of one unit. The verdict depends only on the contract, the evidence of the unit's runs, the
+    obstacle, and the GPU's facts.
 
     runs: the evidence of the unit's runs in their planned order. If evidence is missing, the verdict is ERROR.
     obstacle: why this machine or system cannot run the unit. The verdict is then NOT_RUN, or ERROR if the system could
@@ -115,8 +115,8 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
 
 
 def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
-    """Return the judgement. If `check` raises `Settled`, return the check's result instead, with the figures of the
-    judgement."""
+    """Return the judgement if `check` ends normally. If it raises `Settled`, return the result in this exception
+    instead, together with the figures of the judgement."""
 
     def checked(_: Sheet) -> Judgement:
         check()
@@ -129,13 +129,12 @@ def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
 
 
 def _is_undecided_but_captured(judgement: Judgement) -> bool:
-    """Return True if the judgement is INCONCLUSIVE, but not because the candidate was not captured."""
+    """Return True if the judgement is INCONCLUSIVE for another reason than a missing capture of the candidate."""
     return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit that is missing in the contract by which its evidence is judged. The evidence is of
-    another contract."""
+    """Return the verdict of a unit that the judging contract lacks. The unit's evidence is of another contract."""
     judgement = Sheet().conclude(
         reasons.NOT_IN_CONTRACT, "the contract by which the evidence is judged has no unit with this claim and workload"
     )
@@ -202,8 +201,7 @@ def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
 
 
 def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
-    """Return the part with the bounds that apply to this unit. Record which bounds applied, unless they depend on the
-    workload alone.
+    """Return the part with the bounds that apply to this unit. Record them if they depend on more than the workload.
 
     Raises `Settled`, which ends the judgement, if a bound depends on the candidate's data type and the system does not
     report this type.

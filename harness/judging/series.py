@@ -27,12 +27,13 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Bounds:
-    """The largest allowed difference from the baseline's value in a step. None means that there is no bound. Both
-    bounds must hold.
+    """The largest allowed difference from the baseline's value in a step. None means that there is no bound. `absolute`
+    and `relative` must both hold.
 
     relative: bound on the difference divided by the baseline's absolute value in that step. If that value is 0, the
-    candidate's value must be 0, too. floor: one value for all steps. rounding: one value for each step. The relative
-    bound does not apply to a difference up to these values, because rounding may cause it.
+    candidate's value must be 0, too. floor: the difference that rounding may cause in any step. rounding: the
+    differences that rounding may cause, one for each step. The relative bound does not apply to a difference up to
+    `floor` or `rounding`.
     """
 
     absolute: float | None
@@ -50,12 +51,13 @@ class Bounds:
 
 
 EXACT = Bounds(0.0)  # requires values that are equal in bits
-ROUNDING = 1e-6  # rounding of a sum of float32 terms, relative to the size of the terms: a few times 2^-23
+ROUNDING = 1e-6  # rounding error of a sum of float32 terms / sum of the terms' sizes: a few times 2^-23
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How two series differ over their common steps. Steps are numbered from 0; a step is None if there is none."""
+    """How two series differ over their common steps. Steps are numbered from 0. A field for a step is None if there is
+    no such step."""
 
     steps: int
     differing: int  # number of steps whose values differ in bits
@@ -63,12 +65,12 @@ class Difference:
     first_exceeding: int | None
     largest: float  # largest absolute difference; NaN if a compared loss is not finite
     largest_step: int | None
-    # The largest difference divided by the baseline's value in the same step; infinite if that value is 0.
+    # Largest relative difference: the difference in a step / the baseline's value in it; infinite if that value is 0.
     largest_relative: float = 0.0
-    exceeded_bound: str | None = None  # name of the bound that is exceeded in the first exceeding step; None: none is
+    exceeded_bound: str | None = None  # name of the bound that step `first_exceeding` exceeds; None: none is exceeded
     # Number of steps in which the difference exceeds the relative bound, but not the rounding that the control shows.
     as_rounding: int = 0
-    rounding: float = 0.0  # the largest difference that rounding may cause at these steps
+    rounding: float = 0.0  # the largest difference that rounding may cause in the steps of `as_rounding`
     largest_unexcused: float = 0.0  # largest relative difference that does not count as rounding
 
 
@@ -78,14 +80,15 @@ def losses(execution: ArmEvidence) -> Losses:
 
 
 def rounding_of(baseline: ArmEvidence) -> float:
-    """Return how much rounding may change the baseline's largest loss. A loss may be a small sum of large terms, so the
-    largest term counts. Return 0 if the terms were not recorded."""
+    """Return how much rounding may change a loss of the baseline. A loss may be a small sum of large terms, so the sum
+    of the terms' absolute values counts. Return 0 if the terms were not recorded."""
     terms, own = end_of(baseline).loss_terms, losses(baseline)
     return 0.0 if terms is None else ROUNDING * max([terms, *np.abs(own[np.isfinite(own)])])
 
 
 def values(execution: ArmEvidence, metric: str) -> Losses:
-    """Return the metric's values in all steps ([steps], float64). Raises NOT_RUN if the system does not report it."""
+    """Return the metric's values in all steps ([steps], float64). Raises NOT_RUN if the system reports no such
+    metric."""
     if metric == LOSS:
         return losses(execution)
     reported = execution.series.metrics
@@ -191,8 +194,7 @@ def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> No
 
 
 def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
-    """Raise INCONCLUSIVE if one of several arms runs compiled code, but the recording of its step replays code that is
-    not compiled.
+    """Raise INCONCLUSIVE if one of several arms runs compiled code, but its step's recording replays uncompiled code.
 
     Compiled code computes different bits, draws different random numbers, and may contain additional faults.
     """
@@ -238,8 +240,8 @@ def _require_equal_work(
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):
-        # Batches with different numbers of tokens also have different digests. Report the number of tokens, because it
-        # is clearer.
+        # Batches with different numbers of tokens also have different digests. Report the numbers of tokens, which are
+        # clearer.
         sheet.figure("first_unequal_step", tokens, "step")
         settle(
             reasons.UNEQUAL_TOKENS,
@@ -388,8 +390,7 @@ def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str
 
 
 def of_deciding_rank(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> RunEvidence:
-    """Return the evidence of the run. If each rank is judged, return the evidence of the rank that decided the
-    verdict."""
+    """Return the evidence of the run or, if each rank is judged, of the rank that decided the verdict."""
     rank = verdict.figures.get(f"{prefix}rank") if part.judged_at == "each rank" else None
     if rank is not None and isinstance(rank.value, int) and 0 < rank.value <= len(run.ranks):
         return run.ranks[rank.value - 1]

@@ -45,8 +45,8 @@ class Sheet:
         """Record why the claim cannot pass, and let the judge continue, so that a later check can still find a
         violation.
 
-        Only the first call has an effect. The result that it records has the figures from before the call. Call this
-        method only if later checks are still valid.
+        Only the first call has an effect. The result that it records contains only the figures recorded before it. Call
+        this method only if later checks are still valid.
         """
         noted = self.conclude(reason, message)
         so_far = {"figures": dict(self.figures), "denominators": dict(self.denominators)}
@@ -108,11 +108,12 @@ class Sheet:
     def _decided(self, status: Status) -> Demanded | None:
         if status is Status.FAIL:
             return self._unmet
-        # If the claim is undecided, leave out guards and demands that are clearly met, because they are not the reason.
+        # An undecided claim is undecided because of a demand whose interval has values beyond its bound. Leave out all
+        # guards, and the demands that are clearly met.
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return the judgement. If it is PASS or INCONCLUSIVE, return what `leave_open` recorded, if anything."""
+        """Return the judgement. If it is PASS or INCONCLUSIVE, return the result from `leave_open` instead, if any."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open
@@ -146,8 +147,7 @@ def require_steps(steps: int, demanded: int, sheet: Sheet, message: str = "") ->
 
 
 def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:
-    """Call a judge with a new sheet, and return its judgement. If the judge raises an exception, return ERROR
-    `judge_error`."""
+    """Call a judge with a new sheet. Return its judgement, or ERROR `judge_error` for an exception except `Settled`."""
     sheet = Sheet(mechanism)
     try:
         try:

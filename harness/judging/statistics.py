@@ -3,8 +3,8 @@
 A simulation also calls these functions. One process gives one sample. A measurement has P processes, and a claim may
 require several measurements. Disturbances only make blocks slower. Each process is therefore evaluated twice (see
 `readings`): once against the candidate, and once in its favour. docs/statistics.md derives the rule. Shapes: `...`
-stands for any number of experiments, P for processes, R for rounds of ABBA, 2 for the two blocks of an arm in a round,
-and B for all blocks of an arm.
+stands for any number of experiments, P for processes, R for rounds (four blocks of the arms A and B, in the order ABBA
+or BAAB), 2 for the two blocks of an arm in a round, and B for all blocks of an arm.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SELF_CONFIDENCE = 0.95  # two-sided confidence level of the intervals for an arm
 UNDISTURBED = 25.0  # percentile of an arm's block times that is used as the time of a step without disturbance
 TRIMMED_ONE_IN = 8  # of every 8 processes, the trimmed mean leaves out the smallest value and the largest value
 # Allowance, in a log ratio, for noise that all processes of a measurement have in common. A comparison of the processes
-# cannot show such noise. If its standard deviation is 1 %, the noise exceeds the allowance in 0.3 % of measurements.
-# With a deviation of 2.5 %, it does so in 13.6 % of measurements, and in both of two measurements in 1.8 % of cases.
+# cannot show such noise. If its standard deviation is 1 %, the noise exceeds the allowance in 0.3 % of measurements. If
+# the deviation is 2.5 %, it does so in 13.6 % of measurements, and in both of two measurements in 1.8 % of cases.
 COMMON_NOISE = 0.0275
 # without this factor, the rounding of 1 - confidence could change the result of a comparison with 2^-P
 _ROUNDING = 1 + 1e-9
-PROBABLY = 0.5  # if a message says that something would probably decide, the probability is at least this number
+PROBABLY = 0.5  # smallest probability at which a number of processes or seeds counts as probably enough
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ def readings(
 
 
 def undisturbed(seconds: Array) -> Array:
-    """Return the lower quartile of finite step times [..., B]. The bits are those of `np.percentile`, but this function
-    is faster."""
+    """Return the lower quartile of finite step times [..., B], with the bits of `np.percentile`, but faster."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     place = UNDISTURBED / 100 * (blocks - 1)
     below = int(place)
@@ -85,8 +84,7 @@ def undisturbed(seconds: Array) -> Array:
 
 
 def as_found(seconds: Array) -> Array:
-    """Return the median of finite step times [..., B]. The bits are those of `np.median`, but this function is six
-    times as fast."""
+    """Return the median of finite step times [..., B], with the bits of `np.median`, but six times as fast."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
@@ -150,10 +148,9 @@ def missed_bias(selves: Array) -> Array:
 def margin(reading: Reading, confidence: float) -> Array:
     """Return by how much the trimmed mean of the log ratios must exceed the required log ratio (shape [...]).
 
-    The margin is h + b: the half-width h of the mean's confidence interval plus the bias b that timing each arm against
-    itself could have missed. The margin is at least sqrt(h**2 + c**2), where c is the allowance `COMMON_NOISE` for
-    noise that all processes have in common. This noise is independent of the noise that h shows, so their squares are
-    added.
+    The margin is the larger of h + b and sqrt(h**2 + c**2). h: the half-width of the mean's confidence interval. b: the
+    bias that timing each arm against itself could have missed. c: the allowance `COMMON_NOISE` for noise that all
+    processes have in common. This noise is independent of the noise that h shows, so the squares of h and c are added.
     """
     _, reach = trimmed(reading.ratios, confidence)
     return _allowed_for(reach, missed_bias(reading.selves))
@@ -186,9 +183,9 @@ def sustained(cautious: Reading, confidence: float) -> Array:
     """Return the log ratio [...] of a measurement over all of the candidate's time, including slow blocks.
 
     For each process, take the candidate's time for the work that the undisturbed baseline does in one second. The
-    result is the negative logarithm of the mean of these times, without the `may_dissent` slowest processes. A median
-    would ignore slow blocks if they are fewer than half, but the candidate's own stalls must count. If the baseline is
-    slow in one process, only the part of this process in the mean changes.
+    result is the negative logarithm of the mean of these times, without the `may_dissent` processes with the lowest
+    ratios. A median would ignore slow blocks if they are fewer than half, but the candidate's own stalls must count. If
+    the baseline is slow in one process, only the part of this process in the mean changes.
     """
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
     agreeing = np.argsort(cautious.ratios, axis=-1)[..., dissenting:]
@@ -204,7 +201,8 @@ def typical_bound(cautious: Reading, confidence: float) -> Array:
     """Return the largest log ratio [...] that the typical blocks of the candidate prove.
 
     All processes except at most `may_dissent` must reach this ratio. In addition, the trimmed mean must exceed the
-    ratio by its margin, or these processes must exceed the ratio by the error that all of them may have in common.
+    ratio by its margin, or each of these processes must exceed the ratio by the error that all of them may have in
+    common.
     """
     mean, _ = trimmed(cautious.ratios, confidence)
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)

@@ -1,5 +1,5 @@
-"""Compare tensors that steps created and that no step reads, such as logs. A log that only one arm has is reported. If
-another unread tensor exists in only one arm, the claim may stay undecided."""
+"""Compare tensors that steps created and that no step reads, such as logs. A log that only one arm has is only
+reported. If another unread tensor exists in only one arm, the claim may stay undecided."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from harness.judging.sheet import Sheet, some
 from harness.numbers import counted
 
 _DIGITS, _PLACES = re.compile(r"(\d+)"), re.compile(r"(\.\d+)+$")
-_SAID_BY = "trajectory_match"  # only this kind of claim mentions these tensors in its message
+_SAID_BY = "trajectory_match"  # only claims of this kind name the unread tensors in their message
 _WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
 
 
 def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: str, bits: bool) -> str:
     """Return the end of a sentence that names the unread tensors in which executions differ from the first execution.
 
-    bits: True if the claim requires equal bits at the end. The claim is then left undecided if only one execution has a
-    tensor that is computed from parameters and batches. This does not apply if one of the two executions replays a
-    capture, because no replay appends to a list. The claim is also left undecided if executions differ in a tensor and
-    it is unknown from what the tensor was computed. If `bits` is False, such a tensor matters only if one execution
-    lacks it.
+    bits: True if the claim requires equal bits at the end. The claim is then left undecided in two cases. First, only
+    one execution has a tensor that is computed from parameters and batches, and neither execution replays a capture (no
+    replay appends a tensor to a list). Second, executions differ in a tensor, and it is unknown from what the tensor
+    was computed. If `bits` is False, the claim is left undecided only if one execution lacks a tensor of unknown
+    origin.
     """
     (reference_name, reference), *others = executions.items()
     said, number = list[str](), 0
@@ -66,7 +66,7 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
 
 
 def _counted(names: Iterable[str], roles: Mapping[str, Role]) -> str:
-    """Return a text with the number of names, and the names. Items of the same list appear as one name."""
+    """Return a text such as `2 logs: a, b`: number and names of tensors. Items of one list appear as one name."""
     names = list(names)
     words = {_WORDS[roles[each]] for each in names}
     return f"{counted(len(names), 'log' if words == {'log'} else 'tensor')}: {some(_holders(names))}"
@@ -84,8 +84,8 @@ def _holders(names: Iterable[str]) -> list[str]:
 
 
 def _role(name: str, *ends: ArmEnd) -> Role | None:
-    """Return the recorded role of a tensor outside of modules and optimizers. Return None if one of `ends` compares its
-    values."""
+    """Return the recorded role of a loose tensor: `mixed`, `log` or `unseen`. Return None for any other role, and if
+    the tensor belongs to the compared state in one of `ends`."""
     if any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends):
         return None
     found = {roles_of(end).get(name) for end in ends}

@@ -22,8 +22,8 @@ Relation = Literal["none", "exactly", "at least", "at most"]
 
 @dataclass(frozen=True)
 class Interval:
-    """The confidence interval of a measured figure. called: what the interval is called in statistics. over: name of
-    the denominator that counts what was measured."""
+    """The confidence interval of a measured figure. called: the interval's name in statistics. over: name of the
+    denominator that counts the measured things, such as processes."""
 
     low: float
     high: float
@@ -36,10 +36,10 @@ class Interval:
 class Demanded:
     """A figure, and the demand (bound) that a claim sets for this figure.
 
-    noun: the figure's unit. For the relation `none`, a phrase such as `steps differ`: it must be true of none of the
-    `of` things.
-    beside: True for guards and default bounds, which are shown for a claim only if the claim has no other demands.
-    part: the prefix of the figure's name if the claim is a part of a composite claim.
+    noun: the figure's unit. For the relation `none`, noun is a phrase such as `steps differ`, which must be true of no
+    step. of: the number of judged things, such as steps.
+    beside: True for a guard or default bound, which is shown as a claim's demand only if the claim has no other demand.
+    part: the prefix of the figure's name if the demand belongs to a part of a composite claim.
     """
 
     figure: str
@@ -62,8 +62,8 @@ class Demanded:
 
     @property
     def is_open(self) -> bool:
-        """Return True if an end of the figure's interval does not meet the demand, so that the demand is undecided or
-        violated."""
+        """Return True if an end of the figure's interval (or, without an interval, the figure itself) does not meet the
+        demand. The demand is then undecided or violated."""
         ends = (self.interval.low, self.interval.high) if self.interval is not None else (self.value,)
         return not all(replace(self, value=end).is_met for end in ends)
 
@@ -104,7 +104,7 @@ class Figure(BoundedModel):
 
 class Facts(BoundedModel):
     """The result of a judge for one claim or part, without its message. For equal evidence, the facts are equal in all
-    versions."""
+    versions of the harness."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -157,7 +157,7 @@ class Counts(BoundedModel):
     errors: int
 
     def line(self) -> str:
-        """Return the numbers of verdicts as one line, as `count_line` does."""
+        """Return the numbers as one line, such as `45 units · 44 held · 1 undecided`."""
         return count_line({name.replace("_", " "): number for name, number in self if name != "planned"})
 
 

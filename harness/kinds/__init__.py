@@ -1,5 +1,5 @@
 """Define two tables: the kinds of claim, and the probes (ways to execute a run). Every list of kinds elsewhere is
-derived from these tables. An import of this package imports nothing else of the harness except the errors."""
+derived from these tables. An import of this package imports nothing else of the harness except `harness.errors`."""
 
 from harness.kinds.built_in import BUILT_IN as BUILT_IN
 from harness.kinds.installed import kind_of as kind_of

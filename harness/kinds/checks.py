@@ -21,9 +21,9 @@ SHARED_CHECKS: Mapping[str, str] = {
     "enough_steps": "As many steps were run as the claim and its workload demand.",
 }
 
-# The roles of executions for which a check may be left out. `repetition`: the baseline's second execution, which shows
-# the baseline's noise. `half`: a part of a training that was interrupted by a save and a load. `older`: an execution
-# that was recorded when its probe did not watch single steps yet.
+# The roles of an execution. A kind may leave out a check for one role. `repetition`: the baseline's second execution,
+# which shows the baseline's noise. `half`: a part of a training that was interrupted by a save and a load. `older`: an
+# execution recorded when its probe did not watch single steps yet. The other roles are named after fields of claims.
 ROLES = frozenset({"control", "half", "older", "peer", "plain", "reference", "repetition", "yardstick"})
 
 
@@ -41,15 +41,15 @@ def left_out(name: str) -> str:
     return name
 
 
-# Constants that the rows of several kinds use: names of faults in evidence, and reasons why a kind leaves out a shared
-# check.
+# Constants that the rows of several kinds use: names of faults that a drill plants in evidence, and reasons why a kind
+# leaves out a shared check.
 
 MISSING_RUN = "harness.drill.faults:MISSING_RUN"
 NO_STEPS = "harness.drill.faults:NO_STEPS"
 NO_GUARDS = "The kind's model has no `guards`."
 ONE_ARM = "The kind judges one execution and compares it with no other execution."
 OLDER = {"watched.older": "The kind's probe did not watch single steps before November 28, 2026."}
-FIRST_LOSS = "A control may store frozen tensors in another format; its first loss is equal to the candidate's."
+FIRST_LOSS = "A control may store frozen tensors in another format; its first loss is compared with the candidate's."
 STILL = "A control is not trained, so its end shows nothing."
 HALF = {
     "equal_start.half": "The second half starts from a new model, and the loaded state is compared with the saved "

@@ -1,8 +1,8 @@
 """Find all claim kinds and probes: those of the harness, and those of installed packages.
 
 A package can add a row to the tables with an entry point that names the row (`module:attribute`). The group of the
-entry point is `contract_harness.kinds` for a kind, and `contract_harness.probes` for a probe. Record types have another
-group (`harness.evidence.run_evidence`).
+entry point is `contract_harness.kinds` for a kind, and `contract_harness.probes` for a probe. The module
+`harness.evidence.run_evidence` names a third group, for entry points of record types.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _with_installed(
 
 def offered(group: str, what: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[EntryPoint, Any]]:
     """Yield each entry point of a group with the object that it names. Raises KindError if an object cannot be
-    imported, or if `is_sound` returns False for it. what: the expected object, for messages."""
+    imported, or if `is_sound` returns False for it. what: words for the expected object, for messages."""
     wrong_entry_point, correct_package = (
         f"an entry point of `{group}` must name {what}",
         "correct or uninstall that package",

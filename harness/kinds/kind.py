@@ -23,11 +23,11 @@ class Kind(Row):
     model: Reference
     """`module:attribute` of the model, a subclass of `harness.contract.base.Judged`."""
     judge: Reference
-    """`module:attribute` of the judge: a function of the claim's part, the context (contract and runs), and the sheet,
-    which collects the verdict's figures."""
+    """`module:attribute` of the judge, a function with three arguments: the part of a claim, the context (contract and
+    runs), and the sheet, which collects the figures of the verdict."""
     probes: Annotated[Mapping[Name, tuple[Name, ...]], Field(min_length=1)]
     """The probes (`harness.kinds.probes`) whose evidence decides claims of this kind. For each probe, the value lists
-    the model's fields that it gets as settings. If there are several probes, the model's `chosen_probe` names one."""
+    the model's fields that the probe gets as settings. With several probes, the model's `chosen_probe` names one."""
     capabilities: frozenset[Name]
     """Capabilities that the systems of all arms of a claim must have; may be empty."""
     judges_unreadable_device: bool = False

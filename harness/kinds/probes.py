@@ -14,7 +14,7 @@ Trainings = Literal["none", "each"]
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Row):
-    """All that the harness needs to know about one probe. If a field is missing, the row's creation raises
+    """All that the harness needs to know about one probe. If a field is missing or malformed, the row's creation raises
     `KindError`."""
 
     called: ClassVar = "probe"
@@ -27,10 +27,10 @@ class Probe(Row):
     evidence may depend only on arms that the run compares with this arm (`baseline_of`, `compared`). Such a probe has
     no settings, so all kinds can use the same run. Because its arms are independent, several runs can share the
     execution of an arm. The arms of a run can be divided among processes, and judged before the run ends. If an arm
-    ended a worker, the run can be repeated without this arm. A drill can take the evidence of arms that its fault
-    cannot change from the run without the fault."""
+    ended a worker, the run can be repeated without this arm. If the fault of a drill cannot change an arm, the drill
+    can use the evidence of this arm from the run without the fault."""
     timed: bool
-    """True if step times are the evidence. No other run then uses the machine, and repetitions give new evidence."""
+    """True if step times are the evidence. No other run then uses the machine, and a repetition gives new evidence."""
     of_ranks: bool
     """True if all ranks of an arm execute the probe in the same way."""
     apart: Reference | None
@@ -64,7 +64,7 @@ class Probe(Row):
 _STEPS, _MEMORY, _BY = "harness.execution.opening:", "harness.planning.obstacles:", "harness.execution.probes."
 # fmt: off
 _ROWS = (
-    # `most_on_gpu` is 6, because runs on a GPU share its time. With 16 runs, eager steps took two to six times as long.
+    # `most_on_gpu` is 6, because runs share the GPU's time. With 16 runs, eager steps took two to six times as long.
     Probe(name="paired", execute=_BY + "paired:execute", arm_by_arm=True, timed=False, of_ranks=True,
           apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=6, grid=False),

@@ -50,8 +50,8 @@ class Row:
 
 @cache
 def _model(row: type[Row]) -> type[BaseModel]:
-    """Return a pydantic model that validates all fields of a row. One model for all fields is faster than one validator
-    for each field."""
+    """Return a pydantic model that validates all fields of a row of the class `row`. One model for all fields is faster
+    than one validator for each field."""
     types = get_type_hints(row, include_extras=True)
     config = ConfigDict(strict=True, arbitrary_types_allowed=True)
     typed: dict[str, Any] = {field.name: (types[field.name], ...) for field in fields(row)}
@@ -67,7 +67,7 @@ def resolve(reference: str) -> Any:
             "an object that the table of claim kinds names cannot be imported",
             where=reference,
             got=f"{type(error).__name__}: {error}",
-            remedy="correct the reference, or install the package that it needs",
+            remedy="correct the reference, or install the package that the object needs",
         ) from error
 
 

@@ -83,12 +83,12 @@ def gpu_memory_gib(run: Run) -> float | None:
     """Return how many GiB of the GPU's memory the run may take; None if no other run may use the GPU at the same time.
 
     The result is None if the workload declares no memory, if the probe needs the whole device, or if the run has
-    several ranks. It is 0.0 if the run uses no GPU, for example because its workload needs the CPU.
+    several ranks. The result is 0.0 if the run uses no GPU, for example because its workload needs the CPU.
 
     Several ranks need their GPUs alone, because a rank keeps its GPU busy while it waits for other ranks. When three
-    runs with two ranks each shared two H200s, no run finished an arm's steps in four minutes. The declared memory is
-    enough for each run of the workload, because `_missing_memory` requires only this amount of a GPU. A process that
-    times both arms does not need more than this amount.
+    runs with two ranks each shared two H200s, no run finished an arm's steps in four minutes. In all other cases the
+    result is the memory that the workload declares, or twice as much (see `twice_if_filled`). The declared memory must
+    suffice even for a run that times both arms, because `_missing_memory` accepts a GPU that has only this amount.
     """
     if run.workload.needs.device == "cpu":
         return 0.0
@@ -99,7 +99,8 @@ def gpu_memory_gib(run: Run) -> float | None:
 def shares_gpu(run: Run) -> bool:
     """Return True if other commands may use the GPU during the run.
 
-    This requires one rank, a probe without timing, and a probe that needs only a part of the GPU.
+    Three conditions must hold: the run has one rank, its probe does not measure times, and its probe needs only a part
+    of the GPU.
     """
     probe = probe_named(run.probe)
     return not probe.timed and resolve(probe.gpu_memory) is not all_of_it and run.ranks == 1
@@ -144,8 +145,8 @@ Describe = Callable[[str], SystemDescription | SystemResolutionError]
 def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> Obstacle | None:
     """Return an obstacle if the system of one of the claim's arms cannot be described.
 
-    The unit then becomes an ERROR, because it cannot be planned correctly without the description. This holds even if
-    the machine could not decide the unit for another reason, or if a worker could have opened the system.
+    The unit is then an ERROR, because it cannot be planned correctly without the description. Two facts do not change
+    this: another obstacle of this machine, and a worker that could have opened the system.
     """
     arms = {arm for part in parts_of(claim) for arm in part.arms().values()}
     for system in dict.fromkeys(contract.arms[arm].system or contract.system for arm in sorted(arms)):
@@ -197,8 +198,8 @@ def _not_installed(missing: Sequence[str]) -> str:
 
 
 def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
-    # For some kinds, an unreadable GPU is a violation that the judge reports. Claims of these kinds are executed
-    # nevertheless.
+    # For some kinds of claim, a GPU whose facts cannot be read is a violation that the judge reports. Such a GPU is
+    # therefore no obstacle for claims of these kinds.
     reads_device = machine.gpu_unreadable and all(
         kind_of(part.kind).judges_unreadable_device for part in parts_of(claim)
     )
@@ -206,7 +207,7 @@ def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machi
         return None
     if needs_cuda(contract, claim, workload):
         return Obstacle(reason="needs_cuda", message=f"needs CUDA: {machine.cuda_message}")
-    # A machine with a broken GPU must not decide the unit on its CPU, as a machine without a GPU would do.
+    # On a machine without a GPU, the unit would be decided on the CPU. A machine with a broken GPU must not do this.
     if machine.gpu_unreadable and workload.needs.device is None:
         message = f"needs this machine's GPU, as the workload has no `needs: {{device: cpu}}`: {machine.cuda_message}"
         return Obstacle(reason="needs_cuda", message=message)
@@ -245,7 +246,7 @@ def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
         if not probe.of_ranks and ranks_of(contract, [part]) > 1:
             message = (
                 f"{part.kind} can be judged only for arms with one rank, because its probe `{probe.name}` cannot "
-                "start several"
+                "start several ranks"
             )
             return Obstacle(reason="one_rank_only", message=message)
     return None
@@ -304,8 +305,8 @@ class HasContract(Protocol):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The commit from which the arms that claims name as `baseline` are loaded. None: the working tree, as for all
-    other arms.
+    """The commit whose code is used by the arms that claims name as `baseline`. All other arms use the working tree.
+    commit: None means that the baseline arms use the working tree, too.
 
     descriptions: by name, the descriptions of the systems at that commit, or the errors that prevented a description.
     tree: the folder with the checkout of the commit.
@@ -373,8 +374,8 @@ def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> 
 
 
 def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
-    """Return an obstacle if candidate and baseline have equal settings and come from the same commit. Nothing would be
-    compared."""
+    """Return an obstacle if candidate and baseline have equal settings and the same commit, because the comparison
+    would then show nothing."""
     arms = part.arms()
     candidate, baseline = arms.get(part.candidate_path), arms["baseline"]
     if candidate is None or not contract.same_settings(candidate, baseline):

@@ -22,11 +22,12 @@ from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.planning.obstacles import Baseline, HasContract, commit_obstacle, find_obstacle, system_obstacle
 from harness.planning.run_builder import PlannedFault, RunBuilder, plan_fault
 
-LIMIT_S = 60.0  # limit in seconds for the new run of `where_run`, for all executions of both arms together
+LIMIT_S = 60.0  # limit in seconds for the run that `where_run` plans: all executions of both arms together
 # Names of the figures that contain the step at which a judge saw a difference. The first difference may lie in an
 # earlier step.
 _SEEN_AT = ("first_differing_step", "first_exceeding_step", "first_unequal_step", "first_non_finite_step")
-# Name of the figure with the first step of the first group of `every` steps in which the arms differ.
+# Name of the figure with the first step of the first group that differs, in claims that compare groups of steps
+# (`every`).
 _BLOCK = "first_differing_block"
 _NOISE = "noise_floor"  # name of the figure with the difference between two executions of the baseline
 
@@ -129,7 +130,7 @@ def plan(
     describe: returns the description of a named system. If it raises SystemResolutionError, the system's units are not
         run and become ERRORs with this reason. If `fault` is given, the error is raised instead, because only the
         description lists the system's faults.
-    fault: the fault to plant in the arms that it should break.
+    fault: the fault to plant in the arms of the claims that it should break.
     baseline: the commit of the arms that claims name as `baseline`; None: all arms use the working tree.
     Raise UsageError for a claim, workload or fault that no contract has.
     """

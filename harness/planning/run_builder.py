@@ -28,12 +28,11 @@ class PlannedFault:
 
 
 def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Sequence[AnyClaim]) -> PlannedFault:
-    """Return the fault with the arms in which it is planted. These are the arms of the claims that the fault should
-    break.
+    """Return the fault with the arms in which it is planted: the arms of the claims that the fault should break.
 
-    A claim should break if the claim lists the fault, if the fault lists the claim (a fault of the system), or if the
-    fault lists the claim's kind (a fault of the harness). If none of the given claims should break, the fault is
-    planted in the arms of all given claims.
+    The fault should break a claim in three cases: the claim lists the fault, the fault lists the claim (a fault of the
+    system), or the fault lists the claim's kind (a fault of the harness). If it should break none of the given claims,
+    the fault is planted in the arms of all given claims.
     """
     description = offered.get(name)
     if description is None:
@@ -54,11 +53,11 @@ def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]
 
 
 ID_LIMIT = 150  # largest number of characters of a run's id, which is also the name of a directory
-# Settings of kernel comparisons. A run may join the values of several claims, because a judge reads only the values of
-# its own claim.
+# Settings of kernel comparisons. One run may use the values of several claims, because a judge reads only the results
+# for its own claim's values.
 TRIED_TOGETHER = ("operations", "magnitudes")
 _OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # fields of a claim whose arms use the baseline's commit
-BASELINE, CANDIDATE, CONTROL = range(3)  # the roles of arms in a paired run, in their order
+BASELINE, CANDIDATE, CONTROL = range(3)  # the roles of arms in a `_PairedRun`, in their order of execution
 
 
 @dataclass
@@ -82,8 +81,8 @@ class _PairedRun:
     commit: str | None = None  # the commit of `baselines`; None: the working tree
 
     def takes(self, part: AnyPart, commit: str | None) -> bool:
-        """Return True if the run can also serve this part. The part's recordings must fit those of the run, no arms may
-        be baselines of each other in a circle, and the commits must be equal."""
+        """Return True if the run can also serve this part. Three conditions must hold: the part's recordings fit those
+        of the run, no chain of baselines is a circle, and the commits are equal."""
         baselines, others = _by_role(part)
         if baselines and self.baselines and commit != self.commit:
             return False
@@ -114,9 +113,10 @@ class _PairedRun:
         return chain
 
     def _place(self, arm: str, later: frozenset[str] = frozenset()) -> int:
-        """Return the arm's position among the arms of its role. Arms with which it is compared come before it.
+        """Return the position of `arm` among the arms of its role. The arms with which `arm` is compared come first.
 
-        later: arms that come after this arm. If two arms are baselines of each other, they keep the contract's order.
+        later: arms that come after this arm. If each of two arms is the other's baseline, they keep the contract's
+        order.
         """
         before = {each for each in self.earlier.get(arm, ()) if self.role[each] == self.role[arm]} - later - {arm}
         return 1 + max((self._place(each, later | {arm}) for each in before), default=0)
@@ -173,7 +173,7 @@ def _nudged(part: AnyPart, arm: str) -> bool:
 
 
 def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
-    """Return two sets of arms: the part's baseline with its nudged controls (see `_nudged`), and all other arms of the
+    """Return two sets of arms: the part's baseline with the controls that `_nudged` finds, and all other arms of the
     part."""
     arms = part.arms()
     return {arm for name, arm in arms.items() if name in _OF_BASELINE}, {
@@ -200,8 +200,8 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
 
 
 def _tried(settings: dict[str, object]) -> dict[str, object]:
-    """Return the settings as a probe uses them. A probe needs only the data types for which there are bounds, so the
-    values of the bounds are left out."""
+    """Return the settings that a probe needs. Of bounds by data type, a probe needs only the data types, so the values
+    of the bounds are left out."""
     bounds = settings.get("max_relative_error")
     return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
@@ -232,7 +232,7 @@ class RunBuilder:
 
     def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
         """Plan the runs for a part of a claim. Return the ids of the runs whose evidence decides the part. index: the
-        part's number."""
+        part's index in the claim."""
         row = probe_of(part)
         probe, commit = row.name, self._accepted.get(claim.id, self._baseline)
         if row.arm_by_arm:
@@ -386,8 +386,8 @@ def first_difference(
     made: the runs that decided the unit. Return None if every part of the claim has the runs that it requires, and each
     run of `made` is required by some part.
 
-    unread: how many of the unit's runs cannot be read. These runs may be missing here, because other code reports them.
-    fault: a fault that was planted on purpose, so runs may have it.
+    unread: how many of the unit's runs cannot be read. So many required runs may be missing in `made`, because other
+    code reports them. fault: a fault that was planted on purpose, which the runs in `made` may have.
     baseline: the commit of the baseline arms.
     """
     # A contract names neither the data nor the model directory, but all runs of a unit must have the same values.
@@ -399,8 +399,8 @@ def first_difference(
         builder = RunBuilder(contract, workload, None, None, None, baseline)
         builder.add(claim, index, part)
         demanded = builder.runs()
-        # For each required run, find the number of the run that was made for it, or None. The runs of one timing differ
-        # only in the number of their process, which is compared, too.
+        # For each required run, find the index in `made` of the run that was made for it, or None. The runs of one
+        # timing differ only in the number of their process, which is compared, too.
         serving = [
             next((number for number, run in enumerate(made) if _first(wanted, run, fault) is None), None)
             for wanted in demanded

@@ -123,7 +123,7 @@ def private_folder() -> Path:
 
 
 def unusable(path: Path, error: OSError) -> HarnessError:
-    """Return a HarnessError that says why `path` cannot be used. path: the file or folder of a GPU's lock."""
+    """Return a HarnessError that states why `path` cannot be used. path: the file or folder of a GPU's lock."""
     return HarnessError(
         "the lock of a GPU must be a file that this user can write and lock",
         where=str(path),

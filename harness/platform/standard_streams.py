@@ -108,8 +108,8 @@ def print_error(text: str) -> None:
 
 
 def print_quoted(text: str) -> None:
-    """Print text of other programs on stderr. Each line gets a margin, so that a reader can tell it from the harness's
-    own lines."""
+    """Print text of other programs on stderr. Each line gets a margin, which distinguishes it from the harness's own
+    lines."""
     for line in text.rstrip("\n").split("\n"):
         print_error(f"| {line}")
 

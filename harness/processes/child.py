@@ -1,13 +1,14 @@
 """Start a Python process of the harness, exchange messages with it, and find out how it ended.
 
-A socket on the child's standard input connects parent and child. This connection is called the line. A message is one
-line of text, usually a model as JSON. A worker is a child that executes a run. A worker that must be alone on the
-machine sends `ALONE` to its supervisor, and later `TOGETHER`, when other runs may continue. The supervisor answers each
-request with `GO`. At its end the worker sends `WRITTEN` with the digests of its files. If a child ends, or writes
-anything else, its parent gets an `Ending` instead of an answer.
+A socket on the child's standard input connects parent and child. `Line` is one end of this connection. A message is a
+text that ends with a line break, usually a model as JSON. A worker is a child that executes a run. A worker that must
+be alone on the machine sends `ALONE` to its supervisor, and later `TOGETHER`, when other runs may continue. The
+supervisor answers each of these requests with `GO`. At its end the worker sends `WRITTEN` with the digests of its
+files. If a child ends, or sends an invalid message, its parent gets an `Ending` instead of an answer.
 
 At its start, Python executes a `sitecustomize.py` that it finds on its import path. Therefore a child starts with the
-same import path as the command did. An environment variable passes on the folders that the harness has added later.
+import path with which the harness's command was started. An environment variable passes on the folders that the harness
+has added to the import path since then.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def child_path() -> str:
 
 
 def path_at_start() -> str:
-    """Return the PYTHONPATH with which the command was started. If the harness is not installed, add the folder of the
-    harness.
+    """Return the PYTHONPATH with which this command of the harness was started. If the harness is not installed, add
+    the folder of the harness.
 
     Folders of installed packages are not added. Python searches PYTHONPATH before its standard library, so an old
     backport among the packages could hide a module of Python.
@@ -58,10 +59,10 @@ def path_at_start() -> str:
 
 
 def path_of_child(found: str | None) -> Mapping[str, str]:
-    """Return the environment variables that set a child's import path. One variable is read by Python when the child
-    starts. The other is read by `use_given_path`.
+    """Return the two environment variables that set a child's import path. Python reads `PYTHONPATH` when the child
+    starts. `use_given_path` reads the variable that `VARIABLE` names.
 
-    found: the complete import path for the child; None for the path that this process gives to its children.
+    found: the complete import path for the child; None for the PYTHONPATH in the environment of this process.
     """
     return {"PYTHONPATH": path_at_start(), VARIABLE: os.environ.get("PYTHONPATH", "") if found is None else found}
 
@@ -74,31 +75,30 @@ def use_given_path() -> None:
         sys.path[:] = dict.fromkeys([*given.split(os.pathsep), *sys.path])
 
 
-# Bind these functions here, before a system is imported. Otherwise user code could replace them in their modules.
-
-
+# Texts of messages. A worker sends `READY` when it can execute a run. The module's docstring explains the other texts.
 READY, ALONE, TOGETHER, GO, WRITTEN = "ready", "alone", "together", "go", "written "
 MOST_BYTES = 16 * 2**20  # largest size of a message, in bytes
 CHUNK = 2**20
 SENDING_S = 1.0  # seconds after which sending fails, if the child does not read
-# Bind these functions here, before a system is imported. Otherwise user code could replace them.
+# Bind these two functions here, before a system is imported. Otherwise user code could replace them in their class.
 _send, _receive = socket.socket.sendall, socket.socket.recv
 
 
 class NoMessage(ValueError):  # noqa: N818 - the supervisor decides what this means for the run
-    """The other end of the line wrote more bytes than a message may have, without an end of line."""
+    """The other end of the connection sent more than `MOST_BYTES` bytes without a line break."""
 
     def __init__(self) -> None:
         super().__init__(f"more than {MOST_BYTES // 2**20} MiB on the harness's own line, without a complete message")
 
 
 class Line:
-    """One end of the line between parent and child. If the other end is closed, messages are lost without an error."""
+    """One end of the connection between parent and child. If the other end is closed, sent messages are lost without an
+    error."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._received = bytearray()
-        self._searched = 0  # number of received bytes that were already searched for the end of a line
+        self._searched = 0  # number of received bytes that were already searched for a line break
         self.ended = False  # True: the other end is known to be closed
 
     def fileno(self) -> int:
@@ -110,10 +110,11 @@ class Line:
             _send(self._socket, text.encode() + b"\n")
 
     def receive(self, timeout: float | None) -> str | None:
-        """Return the next line; "" if the other end is closed; None if no whole line arrives within `timeout` seconds.
+        """Return the next message without its line break. Return "" if the other end is closed, and None if no whole
+        message arrives within `timeout` seconds.
 
-        timeout: None for no limit. An incomplete line is kept, and a later call completes it. Raise `NoMessage` for a
-        line of more than `MOST_BYTES` bytes.
+        timeout: None for no limit. An incomplete message is kept, and a later call completes it. Raise `NoMessage` for
+        a message of more than `MOST_BYTES` bytes.
         """
         until = None if timeout is None else monotonic() + timeout
         left = timeout
@@ -146,9 +147,9 @@ class Line:
 
 
 def pair() -> tuple[Line, socket.socket]:
-    """Return the parent's end of the line, and the socket that becomes the child's standard input.
+    """Return the parent's end of a new connection, and the socket that becomes the child's standard input.
 
-    A child that never reads does not block the parent, because a send stops after `SENDING_S` seconds.
+    A child that never reads does not block the parent, because sending a message fails after `SENDING_S` seconds.
     """
     ours, theirs = socket.socketpair()
     ours.settimeout(SENDING_S)
@@ -156,11 +157,11 @@ def pair() -> tuple[Line, socket.socket]:
 
 
 def take_standard_input() -> Line:
-    """Return the child's end of the line, which was its standard input. From then on, standard input is an empty
+    """Return the child's end of the connection, which was its standard input. From then on, standard input is an empty
     stream.
 
-    Call this after importing the harness, because it also sets the import path: the child then finds the same modules
-    as its parent.
+    This function also changes the import path, so that the child finds the same modules as its parent. Therefore call
+    it after the harness is imported.
     """
     use_given_path()
     line = Line(socket.socket(fileno=os.dup(0)))
@@ -170,8 +171,8 @@ def take_standard_input() -> Line:
     return line
 
 
-# Seconds between two checks whether the child is alive. The line alone does not show the child's end, because a forked
-# process of the child may keep the line open.
+# Seconds between two checks whether the child is alive. The connection alone does not show that the child has ended,
+# because a forked process of the child may keep the child's end open.
 LOOK_S = 10.0
 # Matches the names of environment variables that contain credentials of a CI job, or the path of a file with commands
 # that the CI runner executes later.
@@ -189,7 +190,8 @@ class Message(Protocol):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child ended. code: the return code as in `subprocess`; None if the child wrote an invalid message.
+    """The way in which a child ended. code: the return code as in `subprocess`; None if the child sent an invalid
+    message.
 
     problem: what is wrong with the invalid message.
     """
@@ -233,7 +235,7 @@ class Child:
     line: Line
     started: float  # start time on the monotonic clock
     stopped: bool = False
-    pumped: bool = False  # True: other code reads the output to its end and closes it
+    pumped: bool = False  # True: other code reads the child's output to its end and closes `output`
 
     @property
     def pid(self) -> int:
@@ -256,12 +258,13 @@ class Child:
     def receive(self, read: Callable[[str], T], timeout: float | None = None) -> T | Ending | None:
         """Return the child's next message, or an `Ending` if the child ended. Return None after `timeout` seconds.
 
-        read: converts a line to a message, and raises ValueError (as pydantic does) for an invalid line.
+        read: a function that converts the received text to a message, and raises ValueError (such as pydantic's
+            ValidationError) for an invalid text.
         timeout: None for no limit.
         """
         until = math.inf if timeout is None else monotonic() + timeout
         while True:
-            # Check first whether the child has ended. If it has, all its messages have already arrived on the line.
+            # Check first whether the child has ended. If it has, all its messages have already arrived.
             ended = self.poll()
             try:
                 said = self.line.receive(max(0.0, min(LOOK_S, until - monotonic())))
@@ -313,7 +316,7 @@ class Child:
     def close(self, grace_s: float = 0.0) -> None:
         """End the child. If the child has a keeper, end all its descendants, too.
 
-        grace_s: seconds to wait for the child to end by itself after its line is closed.
+        grace_s: seconds to wait for the child to end by itself after the connection is closed.
         """
         if grace_s:
             self.line.close()
@@ -334,13 +337,14 @@ class Child:
 def start_child(
     module: str, *arguments: str, kept: bool = False, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Child:
-    """Start `python -m module` with a line (a message connection) on its standard input.
+    """Start `python -m module` with a connection for messages (`Line`) on its standard input.
 
     After `take_standard_input`, the child finds the same modules as this process. The child's environment lacks
     variables with which code could command a CI job (`without_ci`).
 
     kept: True to start the child in its own session under a keeper, and to pipe its output to this process. Without a
-        keeper, the child is in this process's group and writes to its streams, so signals to the group reach the child.
+        keeper, the child writes to the streams of this process, and is in the process group of this process, so that
+        signals to the group reach the child.
     variables: additional environment variables.
     """
     line, theirs = pair()

@@ -8,7 +8,7 @@ STATUS. It writes `pid NUMBER` when the command runs, or `errno NUMBER` if the c
 descendants have ended, it writes `code NUMBER`. The number is the exit code, or the negative number of the signal that
 ended the command.
 
-The keeper imports few modules, and none of the harness, because a worker waits for its start.
+The keeper imports few modules, and none of the harness, because a worker can start only after its keeper.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # values of linux/prctl.h
 LINUX = sys.platform == "linux"
-PASS_S = 0.002  # seconds between two searches for remaining processes
-# Python ignores these signals. In the command they get the system's default behavior again.
+PASS_S = 0.002  # seconds between two searches for descendants that are still alive
+# Python ignores these signals. In the command, these signals get the system's default behavior again.
 PYTHON_IGNORES = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")
 
 
@@ -63,7 +63,7 @@ def _wake_at_signals() -> tuple[int, int]:
 
 
 def _start(command: list[str], status: int) -> int:
-    """Start the command and return its process id. If it cannot start, report why and end this process."""
+    """Start the command and return its process id. If the command cannot start, report the error and end the keeper."""
     keeper = os.getpid()
     reads, writes = os.pipe()
     try:
@@ -100,7 +100,8 @@ def _become(command: list[str], keeper: int, writes: int) -> None:
 
 
 def _let_go_of_all_but(*kept: int) -> None:
-    """Close all descriptors except `kept`. Otherwise the keeper would hold pipes open after the command has ended."""
+    """Close all descriptors except `kept`, and replace the keeper's standard streams by /dev/null. Otherwise the keeper
+    would hold pipes open after the command has ended."""
     for descriptor in [int(name) for name in os.listdir("/dev/fd")]:  # noqa: PTH208 - pathlib's import takes longer
         if descriptor > 2 and descriptor not in kept:
             try:
@@ -121,7 +122,8 @@ def _tell(status: int, what: str, number: int) -> None:
 
 
 def _until_the_end(child: int, control: int, wakes: int) -> int | None:
-    """Wait for the command's exit code and return it. Return None if the harness or the keeper ends first."""
+    """Wait until the command ends and return its exit code. Return None if the harness requests the end or dies first,
+    or if a signal asks the keeper to end first."""
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wakes, select.POLLIN)

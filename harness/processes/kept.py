@@ -25,10 +25,10 @@ RESUMED_S = 0.1  # seconds between two SIGCONT signals to a keeper, because its 
 class KeptProcess:
     """A command in its own session, with a keeper (`keeper.py`) between the command and this process.
 
-    `stdin`, `stdout` and `stderr` are passed to the command as in `subprocess.Popen`. If the parent or the command
-    ends, or if `kill` is called, all descendants of the command are ended. Always call `kill`, even after the command
-    has ended. The exit code is as in `subprocess`. If the command kills its keeper, the command is killed, too, and its
-    exit code is that of SIGKILL. Raise OSError if the command cannot start.
+    `stdin`, `stdout` and `stderr` are passed to the command as in `subprocess.Popen`. If this process or the command
+    ends, or if `kill` is called, the keeper ends all descendants of the command. Always call `kill`, even after the
+    command has ended. The exit code is as in `subprocess`. If the command kills its keeper, the command is killed, too,
+    and its exit code is that of SIGKILL. The constructor raises OSError if the command cannot start.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class KeptProcess:
         self.returncode: int | None = None
         self.lost_keeper = False  # True: a process outside the harness killed the keeper
         self._lock = threading.Lock()
-        self._token = secrets.token_hex(16)  # a token that is unique for each kept process
+        self._token = secrets.token_hex(16)  # unique; marks the environment of the command and its descendants
         self._heard = b""
         control, self._control = _pipe()
         self._status, status = _pipe()
@@ -75,7 +75,8 @@ class KeptProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code when all descendants have ended. Raise `subprocess.TimeoutExpired` after `timeout`."""
+        """Wait until all descendants of the command have ended, and return the command's exit code. Raise
+        `subprocess.TimeoutExpired` after `timeout` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = None if until is None else until - time.monotonic()
@@ -124,7 +125,8 @@ class KeptProcess:
         return int(number)
 
     def _listen(self, timeout: float | None) -> None:
-        """Wait up to `timeout` seconds for a report of the keeper. If it reports the end, store the exit code."""
+        """Wait up to `timeout` seconds for a report of the keeper. If the report has the command's exit code, store the
+        exit code."""
         if self.returncode is None and _readable(self._status, timeout):
             with self._lock:
                 self._take_note()
@@ -164,8 +166,8 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a variable `USER` for the command if neither a variable nor the system's list of users names the current
-    user, else {}. Without a name, `getpass.getuser` fails."""
+    """Return {} if an environment variable or the system's list of users names the current user. Otherwise return a
+    variable `USER` for the command, because `getpass.getuser` fails without a name."""
     if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
         return {}
     import pwd
@@ -177,7 +179,7 @@ def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-# All descendants of a kept process have its token in their environment, unless they cleared the environment.
+# A descendant of a kept process has the token of this kept process in its environment, except if it removed the token.
 
 
 def kill_marked(token: str) -> list[int]:

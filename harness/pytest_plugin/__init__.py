@@ -19,14 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("contract", "contract verification")
     group.addoption("--contract-workload", action="append", default=[], help="only this workload; may be repeated")
     group.addoption("--contract-tag", action="append", default=[], help="only claims with this tag; may be repeated")
-    group.addoption("--contract-gate", action="store_true", help="units that are not decided fail")
-    group.addoption("--contract-reports", default="harness-reports", help="where the run directory is written")
+    group.addoption("--contract-gate", action="store_true", help="units that are undecided or not run fail")
+    group.addoption("--contract-reports", default="harness-reports", help="folder for the run directory")
     parser.addini("contract_paths", "contract files, or folders of them, to collect", type="paths", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "contract(claim): a unit of a contract, or a test that verifies this claim")
-    if config.getoption("--contract-tag"):  # an unknown tag must be reported before tests are collected
+    if config.getoption("--contract-tag"):  # `contract_files` reports an unknown tag before tests are collected
         from harness.pytest_plugin.items import contract_files
 
         contract_files(config)

@@ -119,7 +119,8 @@ def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
 
 
 def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
-    """Return the contract with another system. An arm that names its own system keeps this system."""
+    """Return the contract with `system` instead of its own system. An arm that names a system keeps the system that it
+    names."""
     if system is None:
         return loaded
     return replace(loaded, contract=loaded.contract.model_copy(update={"system": system}))
@@ -171,15 +172,15 @@ STEPS = 23
 
 
 class StepCheck:
-    """A callable that tries a step in worker processes, and keeps no files. It fails the test if an answer is `no` or
-    an error."""
+    """A callable that tries a step in worker processes, and keeps no files. It fails the test if an answer of the trial
+    is `no` or an error."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._gate = bool(config.getoption("--contract-gate"))
 
     def __call__(self, step: str, *, baseline: str | None = None, steps: int = STEPS, speed: bool = False) -> None:
-        """Try the step. Fail the test if an answer is `no` or an error. Skip the test if nothing was decided, or if it
-        is undecided whether both arms train the same.
+        """Try the step as `harness try` does. Fail the test if an answer of this trial is `no` or an error. Skip the
+        test if nothing was decided, or if it is undecided whether both arms train the same.
 
         step: `module:function` or `path/to/file.py:function`, relative to the working directory. baseline: a branch,
         tag or commit that has the function, with whose version the step is compared. Without a baseline, the captured

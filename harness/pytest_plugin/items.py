@@ -117,7 +117,7 @@ def shared_runs(config: pytest.Config) -> SharedRuns:
 def contract_files(config: pytest.Config) -> dict[Path, Path]:
     """Return the contract files in `contract_paths`, by their real paths.
 
-    Commands of the harness read the same files.
+    In a folder, these are the files that commands of the harness read as contracts.
     """
     if _FILES not in config.stash:
         named = [Path(path) for path in config.getini("contract_paths")]
@@ -281,8 +281,8 @@ class ContractReporter:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record whether a contract file was refused.
 
-        A contract file was refused if the failed report about it has no traceback. If the collection failed for another
-        reason, the report has a traceback.
+        A contract file was refused if the report about its failed collection has no traceback. If the collection failed
+        for another reason, this report has a traceback.
         """
         of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
         self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
@@ -301,8 +301,8 @@ class ContractReporter:
     def finish(self, pytest_session: pytest.Session) -> None:
         """Write the run directory. Replace pytest's exit code if contract items ran, or if a contract was refused.
 
-        If the command line selects no units, the gate stays closed unless every contract in `contract_paths` was
-        judged. Any gate stays closed if nothing was judged.
+        A gate stays closed if nothing was judged. If no option or argument restricts the units, a gate also stays
+        closed if a contract in `contract_paths` was not judged.
         """
         self._judge_what_ran(pytest_session)
         if self._invalid and pytest_session.exitstatus != pytest.ExitCode.INTERNAL_ERROR:
@@ -334,8 +334,8 @@ class ContractReporter:
             others = ((ExitCode.VIOLATED, self._other_failed), (ExitCode.UNDECIDED, shut))
             codes = {self._judgement.exit_code, *(code for code, found in others if found)}
             worst = next(code for code in ExitCode if code in codes)
-            # If contracts give exit code 0, keep pytest's exit code for other failures, for example of a failed
-            # collection.
+            # If the contracts give exit code 0, keep pytest's exit code. It can be another one, for example because the
+            # collection of a test failed.
             pytest_session.exitstatus = worst or pytest_session.exitstatus
         elif pytest_session.exitstatus == pytest.ExitCode.OK:  # a code that was given to `pytest.exit` is kept
             pytest_session.exitstatus = self._judgement.exit_code
@@ -349,8 +349,8 @@ class ContractReporter:
         return not self._config.getoption("collectonly") and any(item.nodeid not in self._asked for item in units)
 
     def _contracts_not_judged(self) -> list[Path]:
-        """Return the contract files in `contract_paths` of which no unit was judged. Return an empty list if the
-        command line selects units.
+        """Return the contract files in `contract_paths` of which no unit was judged. Return an empty list if an option
+        or argument restricts the units.
         """
         if self._is_selection():
             return []
@@ -366,8 +366,8 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Return True if contracts were requested but no unit was judged. A `--contract-gate` in the ini file alone
-        does not count as a request."""
+        """Return True if contracts were requested but no unit was judged. A `--contract-gate` that only the ini file
+        contains does not count as a request."""
         named = "--contract-gate" in self._config.invocation_params.args
         asked = named or bool(self._asked) or self._left_out or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))
@@ -385,11 +385,11 @@ class ContractReporter:
         nothing = self._shut_by_nothing or (of_contracts and not self._units and not self._verified)
         if nothing and not contract_files(self._config):
             named = self._config.getini("contract_paths")
-            found = f"no contract in {', '.join(map(str, named))}" if named else "it unset"
+            found = f"found no contract in {', '.join(map(str, named))}" if named else "`contract_paths` is not set"
             place = self._config.inipath or "a configuration file"
             yield (
-                f"contracts: none was judged; `contract_paths` in {place} names "
-                f'their files or folders, such as contract_paths = ["contracts"]; found {found}'
+                f"contracts: none was judged; `contract_paths` in {place} must name the contract files or their "
+                f'folders, such as contract_paths = ["contracts"]; {found}'
             )
         elif self._shut_by_nothing:
             skipped = (
@@ -456,8 +456,8 @@ def _named(config: pytest.Config) -> list[Path]:
 
 
 def _refuse_entries_of_no_contract(path: Path, named: Sequence[Path]) -> None:
-    """Raise ContractErrors if entries name unknown contracts. Errors in entries of known contracts are reported with
-    the contract."""
+    """Raise ContractErrors if signed entries in the file `path` name unknown contracts. pytest reports errors in
+    entries of known contracts at the file of the contract."""
     signed = load(path, AcceptedBaseline if is_signed_file(path, ACCEPTED_FILE) else Waiver)
     try:
         contracts = load_contracts(named)

@@ -39,8 +39,8 @@ class PlannedContract:
 def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] = ()) -> PlannedContract:
     """Read and plan one contract file, with its waivers and accepted baselines (signed entries).
 
-    named: further folders in which signed entries are searched. The commands of the harness find the same entries.
-    Raises ContractError with every error in the files.
+    named: further paths. The folders among them are searched for signed entries. The commands of the harness find the
+    same entries. Raises ContractError with every error in the files.
     """
     loaded = load_contract(path)
     folders = [folder for folder in named if folder.is_dir()]

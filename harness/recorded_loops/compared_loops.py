@@ -3,7 +3,7 @@
 The claim is that both runs do the same arithmetic. The claim holds for runs that are equal in bits. Otherwise the
 repeats of the baseline decide (`recordings.Repeats`):
 
-- If the candidate shows another start, batch or number of steps, and no repeat does, the claim is violated.
+- If start, batch or number of steps differ in the candidate, but in no repeat, the claim is violated.
 - If the repeats are equal in bits, a number that differs by more than a rounding violates the claim. If the first
 difference is only a rounding, the claim is undecided.
 - If the repeats differ in bits, both runs are compared by their noise (`harness.judging.own_noise`), over the numbers
@@ -56,7 +56,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """Two runs with repeats of each, the verdict and the first difference.
+    """A baseline and a candidate with repeats of each run, the verdict, and the first difference from the baseline.
 
     not_controlled: sentences about what was not compared, and about what was not kept equal between the runs.
     """
@@ -174,7 +174,7 @@ def _quantities(runs: Sequence[Recording]) -> list[str]:
 def _series(
     names: Collection[str], candidates: Sequence[Recording], baselines: Sequence[Recording], sheet: Sheet
 ) -> dict[str, own_noise.Floats | None]:
-    """Return series [runs, steps] by name and rank, with the candidates' rows first.
+    """Return one array [runs, steps] for each series, by name and rank. The candidates' rows come first.
 
     The value is None for a series that a run lacks or that has non-finite numbers. End the judgement with FAIL if a
     candidate's number is NaN or infinite at a step at which the numbers of all baselines are finite.
@@ -200,8 +200,8 @@ def _series(
 def _judge_by_noise(
     baselines: Sequence[Recording], candidates: Sequence[Recording], found: Sequence[Difference], sheet: Sheet
 ) -> Judgement:
-    """Judge equally many runs of candidate and baseline by their noise. If there are too few runs, the claim is
-    undecided."""
+    """Judge equally many runs of candidate and baseline by their noise. With fewer than `RUNS` runs of one of them, the
+    claim is undecided."""
     given = [
         [each[0], *(run for run in each[1:] if not any(rank.interrupted for rank in run.ranks.values()))]
         for each in (baselines, candidates)
@@ -239,7 +239,7 @@ def _judge_by_noise(
 
 
 def _sketches(run: Recording, steps: int) -> dict[str, Sketch]:
-    """Return sketches (sums of a tensor) of all states after `steps` steps, by category, name and rank."""
+    """Return the sketches (sums over a tensor) of each rank's state after `steps` steps, by category, name and rank."""
     states = {rank: each.states[steps] for rank, each in run.ranks.items() if steps in each.states}
     return {f"{name}{_of(rank, run)}": each for rank, seen in states.items() for name, each in seen.sketches.items()}
 
@@ -249,7 +249,7 @@ def _of(rank: int, run: Recording) -> str:
 
 
 def _in_words(baseline: Recording, candidate: Recording) -> str:
-    """Return a text that says which quantities, steps and ranks of two equal runs were compared."""
+    """Return a text that names the quantities, steps and ranks that were compared between two equal runs."""
     (one, other), *_ = pairs = [(baseline.ranks[rank], candidate.ranks[rank]) for rank in baseline.ranks]
     both = [name for name in one.quantities if name in other.quantities]
     words = [name for name in both if not name.startswith(RATE)]

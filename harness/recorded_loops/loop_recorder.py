@@ -1,6 +1,6 @@
-"""Record a loop that runs without the harness: its losses, norms and batches, and the state that it trains.
+"""Record a loop that runs without the harness: losses, gradient norms, digests of batches, and the trained state.
 
-While the loop runs, the recorder never waits for a GPU. A number on a GPU is copied to the host asynchronously. It is
+While the loop runs, the recorder never waits for a GPU. A number on a GPU is copied to the host asynchronously, and is
 written some steps later, after it has arrived. State is read when the recording begins and when it is closed.
 """
 
@@ -49,7 +49,8 @@ def record(folder: str | Path, *, model: object = None, optimizer: object = None
     block, or when the process ends.
 
     model, optimizer: if given here, the state before the first step is recorded as well. Each rank of torchrun (RANK
-    and WORLD_SIZE) writes into its own folder. Raise UsageError for a folder that exists.
+    and WORLD_SIZE) writes into its own folder. Raise UsageError if `folder` contains anything except other ranks of
+    this run.
     """
     return LoopRecorder(Path(folder), model, optimizer)
 
@@ -96,10 +97,10 @@ class LoopRecorder:
         loss: a number, a tensor of one element, or terms by name. If no term is named `loss`, the sum of the terms is
             the loss.
         batch: the input of the step. Only its digest is recorded.
-        model, optimizer: needed if `record` did not get them.
+        model, optimizer: the trained objects, if `record` did not get them. Their state is recorded.
 
-        The first step defines the quantities. In later steps, a missing quantity becomes NaN, and a new one is left out
-        with a warning. Raise UsageError after `close`, and for a quantity or batch of an unsupported type.
+        The first step defines the quantities. In later steps, a missing quantity becomes NaN. A new quantity is left
+        out with a warning. Raise UsageError after `close`, and for a quantity or batch of an unsupported type.
         """
         if self._closed:
             raise UsageError("the recording is closed; call `step` before `close`", where=str(self.folder))
@@ -196,7 +197,7 @@ class _Row:
         return all(words.has_arrived() for _, words in self._words)
 
     def numbers(self) -> tuple[dict[str, float], str]:
-        """Return the numbers by name, and the batch's digest or "". Call this after all numbers have arrived."""
+        """Return the numbers by name, and the batch's digest ("" without a batch). All numbers must have arrived."""
         words = {name: word for names, each in self._words for name, word in zip(names, each.tensor(), strict=True)}
         numbers = {
             name: float(words.pop(name).view(torch.float64)) if name in words else float(each)
@@ -269,7 +270,8 @@ def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
 
 
 def _new_folder(folder: Path, rank: int, size: int) -> Path:
-    """Create the folder of this rank and return it. Raise UsageError if `folder` contains another recording."""
+    """Create and return this rank's folder. Raise UsageError if `folder` contains anything except other ranks of this
+    run."""
     own = folder / layout.rank_name(rank)
     # The folder is listed only once, because other ranks create folders at the same time.
     there = list(folder.iterdir()) if folder.exists() else []

@@ -2,7 +2,7 @@
 
 A recording is a folder with one folder for each rank (`rank.0`, `rank.1`, …). A rank's folder has `recording.json` (the
 header), `loop.0.csv` (series in the format of evidence) and `records.jsonl` (recorded states, and how the loop ended).
-A recording without an end was interrupted.
+If `records.jsonl` does not say how the loop ended, the recording was interrupted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness.judging.sheet import number, some
 from harness.numbers import Count, told_apart
 
 HEADER = "recording.json"
-LOOP = "loop"  # name of the file that contains the series
+LOOP = "loop"  # first part of the name of the file that contains the series
 RATE = "optimizer."  # prefix of the names of learning rates among the series
 
 
@@ -67,8 +67,8 @@ class Line(Record):
 class RankRecording:
     """The recording of one rank.
 
-    states: by the number of steps before the state.
-    interrupted: what ended the loop early; "" if the recording was closed.
+    states: the recorded states. Key: the number of steps before the state.
+    interrupted: the error that ended the loop early, or `the recording was not closed`; "" after a normal close.
     by_exit: True if the end of the process closed the recording. The loop may then have ended early.
     """
 
@@ -85,7 +85,7 @@ class RankRecording:
 
     @property
     def quantities(self) -> dict[str, NDArray[np.float64]]:
-        """Return every recorded series [steps] by its name, the loss first."""
+        """Return every recorded series by its name, the loss first. Each array has one number per step: [steps]."""
         return {"loss": self.series.loss, **self.series.metrics}
 
 
@@ -140,10 +140,9 @@ def _read_rank(place: Path) -> RankRecording:
 
 
 START, BATCH, LENGTH, STATE, END = "start", "batch", "number of steps", "state after the step", "end"
-# Quantities that are compared first within a step, because they may be the cause of other differences. The series come
-# after them.
+# Quantities whose differences come first in a step, because they may cause other differences. Series come later.
 _FIRST = (START, BATCH, LENGTH)
-_LAST = 1000  # position of the state after a step, which comes last in the step
+_LAST = 1000  # position of differences in the state after a step, which come last among the differences of the step
 
 
 @dataclass(frozen=True, order=True)
@@ -151,12 +150,12 @@ class Difference:
     """The first difference of one quantity or tensor at one rank. Differences are sorted by step, position and rank."""
 
     step: int  # index of the step; -1: before the first step
-    place: int  # position within the step
+    place: int  # position among the differences of one step: start, batch, number of steps, series, state
     rank: int
     quantity: str = field(compare=False)
     words: str = field(compare=False)
     tensor: str = field(default="", compare=False)  # for a tensor in a state: its `category name`
-    shown: str = field(default="", compare=False)  # the tensor's name with its values
+    shown: str = field(default="", compare=False)  # the tensor's name and, for a single number, both runs' values
     exact: bool = field(default=False, compare=False)  # True: noise cannot cause this difference
     is_rounding: bool = field(default=False, compare=False)  # True: the difference is not larger than a rounding
 
@@ -176,7 +175,7 @@ class Difference:
 
 
 def sentence(found: Sequence[Difference]) -> str:
-    """Return the first difference as a sentence. If several tensors differ at this place, list them."""
+    """Return the first difference as a sentence. If two states differ first, list the tensors that differ in them."""
     first = min(found)
     shown = [each.shown for each in found if each.shown and (each, each.words) == (first, first.words)]
     return f"{first.words} {some(shown)}" if shown else first.words
@@ -272,7 +271,7 @@ def _of_state(
 ) -> Iterator[Difference]:
     """Yield a difference for each tensor or setting that differs between two states.
 
-    `exact` is True for the start and for most settings, because noise cannot change these. may_be_noise: True if losses
+    Noise cannot change the start and most settings, so their differences are `exact`. may_be_noise: True if losses
     differed earlier. Settings that are computed from a loss can then differ by noise.
     """
     noisy = set() if quantity == START else ours.sketches.keys() & theirs.sketches.keys()
@@ -306,8 +305,8 @@ def _named(entry: Apart, ours: State, theirs: State) -> str:
 
 
 class Repeats:
-    """The repeats of a baseline. own: the differences of each repeat from the baseline. Differences after an unequal
-    start or batch are left out."""
+    """The repeats of a baseline. own: the differences of all repeats from the baseline, without those after an unequal
+    start or batch."""
 
     def __init__(self, baseline: Recording, runs: Sequence[Recording]) -> None:
         self._baseline = baseline
@@ -317,7 +316,8 @@ class Repeats:
     def speak_about(self, difference: Difference) -> bool:
         """Return True if a repeat can show whether noise causes this difference.
 
-        Such a repeat recorded the quantity, and its inputs were equal to the baseline's up to that step.
+        Such a repeat recorded the quantity. For a difference that is not one of start or batch, the repeat must also
+        have had the baseline's start and batches up to the step of the difference.
         """
         return any(
             (difference.is_input or difference.step < _sound(found)) and _recorded(difference, run, self._baseline)
@@ -325,7 +325,7 @@ class Repeats:
         )
 
     def accused(self, found: Sequence[Difference]) -> list[Difference]:
-        """Return the differences that noise does not explain, because repeats could show them but do not.
+        """Return the differences that noise does not explain, because a repeat could show them, but none does.
 
         If the first difference that noise can cause is only a rounding, all differences that noise can cause are left
         out. If a difference of the start or of a batch is left out, all later differences are left out, too.
@@ -339,8 +339,8 @@ class Repeats:
 
 
 def _sound(found: Sequence[Difference]) -> float:
-    """Return the first step at which the start or a batch differs; infinity if there is none. Later differences may be
-    a consequence of this difference."""
+    """Return the first step at which the start or a batch differs; infinity if there is none. Later differences may
+    follow from it."""
     return min((each.step for each in found if each.is_input), default=math.inf)
 
 
@@ -367,7 +367,7 @@ def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
             "`model` to `harness.record`"
         )
     if not all(len(batches(one, other)) == common_steps(one, other) for one, other in pairs):
-        yield "batches: not recorded at every step of both runs, so not all were compared; pass `batch`"
+        yield "batches: not recorded at every step of both runs, so not all were compared; pass `batch` to `step`"
     if not all(same_end(one, other) for one, other in pairs):
         yield "end: not compared, because the last state was not recorded after the same step in both runs"
     seen = [(one.states[steps], other.states[steps]) for one, other in pairs for steps in states(one, other)]
@@ -379,7 +379,7 @@ def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
     recorded |= {name for pair in pairs for each in pair for name in each.quantities}
     for name in ("grad_norm", *(["optimizer"] if seen else [])):
         if name not in recorded:
-            yield f"{name}: recorded in neither run; pass `{name}`"
+            yield f"{name}: recorded in neither run; pass `{name}` to `step`"
     if len(baseline.ranks) < baseline.world_size:
         were = "was" if len(baseline.ranks) == 1 else "were"
         yield f"ranks: only {len(baseline.ranks)} of {baseline.world_size} {were} recorded"

@@ -26,16 +26,16 @@ from harness.report.text import clean, line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
-# A claim can have several parts. The functions below find the part that failed. They also find what this part's steps
-# did during their capture and a replay does not repeat: a step changed state on the host, or a step asked whether a
-# capture is running.
+# A claim can have several parts. The functions below find the part that failed. They also find two possible causes in
+# the captured steps of this part: during its capture, a step changed state on the host, which no replay repeats, or a
+# step asked whether a capture is running.
 
-# With these reason codes the judge compared only losses. The evidence also has the end states of both arms, so the
-# advice can name the tensors that differ.
+# Reason codes of verdicts that come from compared losses alone. The evidence also has the end states of both arms, so
+# the advice can name the tensors that differ at the end.
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
 TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
-# With these reason codes an arm did not train. A number on the host that no replay changes counts as the cause only if
-# the step reads this number.
+# Reason codes which say that an arm did not train. A number on the host that no replay changes counts as the cause of
+# such a verdict only if the step reads this number.
 UNTRAINED = ("vacuous_parameters_unchanged", "vacuous_training_effect", "vacuous_constant_loss")
 KEEP_UP_TO_DATE = (
     "put what changes from step to step into the batch, or keep it in a tensor that is changed in place; choose by it "
@@ -62,7 +62,7 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
     """Yield a sentence for each captured arm whose step changed state on the host during the capture.
 
     If the reason code says that an arm did not train, yield a sentence only for arms whose step reads a number on the
-    host. Yield nothing if the reason code is about neither unequal trainings nor an arm that did not train.
+    host that no replay changes. For reason codes outside `TRAINED_APART` and `UNTRAINED`, yield nothing.
     """
     for name, capture in _captures(verdict, claim, runs):
         read = [f"{each.name} ({each.read})" for each in capture.host_numbers or () if each.read]
@@ -75,7 +75,7 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
     """Yield a sentence for each captured arm whose step asked whether a capture is running, with the place in the code.
 
-    Yield nothing unless the reason code says that the claim's arms trained differently.
+    Yield sentences only if the reason code says that the claim's arms trained differently (`TRAINED_APART`).
     """
     for name, capture in _captures(verdict, claim, runs):
         if capture.asked_whether_captured and verdict.reason not in UNTRAINED:
@@ -87,8 +87,8 @@ def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[
 
 
 def remedy(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> str | None:
-    """Return what to do: about state that a captured step changed on the host, or otherwise what the reason code
-    suggests."""
+    """Return the next step for the user: `KEEP_UP_TO_DATE` if `left_to_the_host` yields a sentence, otherwise the
+    remedy of the reason code, if any."""
     return (
         KEEP_UP_TO_DATE
         if any(left_to_the_host(verdict, claim, runs))
@@ -132,15 +132,15 @@ MOST_CLAIMS = 8  # largest number of claims that a command names
 
 
 def repeats(view: ReportView) -> str | None:
-    """Return the shell command that repeats the run. For a page about several run directories, return a line with the
-    command of each."""
+    """Return the shell command that repeats the run. For a page about several run directories, return the command of
+    each directory on its own line."""
     asked = [part.view.header.command for part in view.parts] or [view.header.command]
     found = dict.fromkeys(filter(None, map(whole, asked)))
     return "\n".join(clean(command, 2000) for command in found) or None
 
 
 def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
-    """Return a command that repeats these units. It is derived from the command of the first unit's run directory.
+    """Return a command that repeats these units, derived from the command that created the first unit's run directory.
 
     The command repeats everything in the run directory if the units belong to several contracts or to more than
     `MOST_CLAIMS` claims, or if `harness try` created the directory.
@@ -164,8 +164,7 @@ def asked_of(view: ReportView, verdict: Verdict) -> Sequence[str]:
 
 
 def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
-    """Return the command that repeats one unit. Return None if there is no such command, or if a path in it was
-    redacted.
+    """Return the command that repeats one unit, or None if there is none or if a path in it was redacted.
 
     asked: the command that created the run.
     """
@@ -285,7 +284,7 @@ def advice_of(
     """Return the advice about a verdict, with the likely cause first.
 
     asked: the command that created the run; systems: the contract's systems, as `module:attribute`. The next step for
-    an undecided unit is not included, because it is printed once for all units with the same reason.
+    an undecided unit is not included, because callers print this step once for all units with the same reason.
     """
     if verdict.status not in {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}:
         return []
@@ -315,13 +314,15 @@ def split(told: list[Advice]) -> tuple[list[Advice], list[Advice]]:
 
 
 def brief(told: list[Advice]) -> list[Advice]:
-    """Return the advice for a short text: one cause, and no details of a difference. Pages show all advice instead."""
+    """Return the advice for a short text, without further usual causes and without details of a difference (`BEGINS`,
+    `DIFFERS`). Pages show all advice instead."""
     causes, others = split(told)
     return [*causes, *(each for each in others if each.label not in (USUAL, BEGINS, DIFFERS))]
 
 
 def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figure]:
-    """Return the verdict's figures. The figures of the part that failed come first."""
+    """Return the verdict's figures. If one part of a composite claim determined the claim's status, the figures of this
+    part come first."""
     found = failing_part(verdict, claim)
     if found is None or not found[0]:
         return dict(verdict.figures)
@@ -330,8 +331,7 @@ def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figur
 
 
 def _compared(part: AnyPart, runs: Sequence[RunEvidence]) -> tuple[ArmEvidence, ArmEvidence] | None:
-    """Return the evidence of the candidate's and of the baseline's first execution, or None if one of the two is
-    missing."""
+    """Return the evidence of the candidate's and of the baseline's first execution, or None if either is missing."""
     arms = part.arms()
     if not {"candidate", "baseline"} <= arms.keys():
         return None
@@ -378,7 +378,7 @@ def _named(when: str, names: Sequence[str]) -> Iterator[str]:
 def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
     """Yield a sentence about numbers in the end states, such as step counters, that differ between the arms.
 
-    These numbers show, for example, that one arm took more steps than the other.
+    Such numbers show, for example, that the candidate took more steps than the baseline.
     """
     one, other = _end(ours), _end(theirs)
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}

@@ -45,7 +45,7 @@ class Part:
     changes.
 
     `plots`: plots of data that decides nothing. `judged`: plots of data that decides units. `drawn_with`: anchor and
-    title of each card to which a plot of `judged` was moved.
+    claim of each card to which a plot of `judged` was moved.
     """
 
     title: str

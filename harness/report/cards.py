@@ -111,7 +111,7 @@ def _rows(columns: list[dict[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return the verdicts in this order: broken (ERROR), violated, undecided, not run, held.
+    """Return the verdicts in this order of their units: broken (ERROR), violated, undecided, not run, held.
 
     Verdicts with equal statuses keep the planned order.
     """
@@ -122,8 +122,8 @@ def cards(view: ReportView, sections: list[Section]) -> list[Card]:
     """Return the cards in this order: broken (ERROR), violated, undecided, held, not run. Cards with equal statuses
     keep the planned order.
 
-    Each verdict has its own card, with one exception: units of one claim that held, or that were not run for the same
-    reason, share a card.
+    Each verdict has its own card, with one exception: units of one claim share a card if they held, or if they were not
+    run for the same reason.
     """
     places = [
         (f"{section.anchor}-{at}", section.title, set(part.runs))
@@ -202,8 +202,8 @@ def _mechanism(view: ReportView, verdict: Verdict) -> str | None:
 
 
 def _to_decide_alone(view: ReportView, verdict: Verdict) -> Iterator[Advice]:
-    """Yield what would decide an undecided unit. `advice` does not contain this, because other outputs show it once for
-    a group of such units."""
+    """Yield advice that says what would decide an undecided unit. `advice` does not give this advice, because other
+    outputs show it once for a group of such units."""
     if verdict.status is Status.INCONCLUSIVE and (remedy := remedy_of(verdict, view)):
         yield Advice("to decide", line(f"{remedy}.", 1000))
 
@@ -412,7 +412,7 @@ def _figure_name(told: Decided | None, parts: int) -> str:
 def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
     """Return what would decide an undecided unit, or the waiver of a unit that did not hold. Return "" for other units.
 
-    told: True if the row already shows a figure. The text for an undecided unit then begins with the judge's message.
+    told: True if the row already shows a figure. The text for an undecided unit then also has the judge's message.
     """
     signed = waiver_line(view, verdict) or ""
     if verdict.status is not Status.INCONCLUSIVE or view.waiver(verdict) is not None:
@@ -423,8 +423,8 @@ def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
 
 
 def faults_of(view: ReportView, verdict: Verdict) -> ClaimDrilled | None:
-    """Return the result of a claim's planted faults. It comes from the drill that the page shows, or from the last
-    drill before the run."""
+    """Return the result of a claim's planted faults, from the drill that the page shows or, if the page shows none,
+    from the last drill before the run. Return None if there is no result."""
     record = view.drill
     known = drilled_claims([record], record.contracts) if record is not None else view.header.drilled
     return next((one for one in known if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)

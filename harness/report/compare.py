@@ -23,7 +23,7 @@ _FLOORS = {"max_abs_difference": "noise_floor"}
 
 @dataclass(frozen=True)
 class Change:
-    """One figure that differs between two runs. beyond_noise: None if the noise of the figure is unknown."""
+    """One figure that differs between two runs. beyond_noise: True if it differs by more than noise; None: unknown."""
 
     unit: Unit
     name: str
@@ -57,8 +57,8 @@ def compare(before: ReportView, after: ReportView) -> list[str]:
 
 
 def figure_changes(before: ReportView, after: ReportView) -> Iterator[Change]:
-    """Yield the figures that differ between two runs, for each unit that both runs have, in the order of the later
-    run."""
+    """Yield the figures that differ between two runs, for each unit that both runs have, in the order of the units in
+    `after`."""
     old = _by_unit(before)
     for unit, new in _by_unit(after).items():
         if unit not in old:
@@ -76,7 +76,7 @@ def _same(left: Figure | None, right: Figure | None) -> bool:
 
 
 def _bound(name: str) -> bool:
-    """Return True if a figure is not listed separately, because it is a noise floor or an end of another figure's
+    """Return True for a figure that is not listed separately, because it is a noise floor or an end of another figure's
     interval."""
     tail = name.rpartition(".")[2]
     return tail in set(_FLOORS.values()) or any(tail in bounds for bounds in _INTERVALS.values())
@@ -167,7 +167,7 @@ def _faults(before: ReportView, after: ReportView, name: _Names) -> list[str]:
 
 
 def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
-    """Return the result of each fault of a drill. The keys have claim, workload and fault."""
+    """Return the result of each fault of a drill. A key names claim, fault and, if the fault was planted, workload."""
     if view.drill is None:
         return {}
     ended = {

@@ -86,11 +86,11 @@ def _number(
     beside: float | None = None,
     outward: Callable[[float], int] | None = None,
 ) -> str:
-    """Return a number with its unit: `1.531x` (three decimals), `0.07 %`, `12 steps` (three digits).
+    """Return a number with its unit of measurement: `1.531x` (three decimals), `0.07 %`, `12 steps` (three digits).
 
     outward: for an end of an interval, a function that rounds its last decimal away from the middle of the interval.
-    beside: a bound. The text gets more digits until the rounded number is on the same side of the bound as the exact
-    value. Otherwise a value that was rounded could seem to meet its demand.
+    beside: the bound with which the number is compared. The text gets as many digits as it needs to show on which side
+    of the bound the exact number is. Otherwise a rounded number could seem to meet its demand.
     """
     if unit == "x":
         return f"{_short(value, lambda more: _decimals(value, 3 + more, outward), beside)}x"
@@ -125,7 +125,7 @@ def _side(value: float, bound: float) -> int:
 
 
 def _ends(found: Demanded, interval: Interval) -> tuple[str, str]:
-    """Return both ends of the interval with their unit, rounded away from the middle."""
+    """Return both ends of the interval with their unit of measurement, rounded away from the middle."""
     low = _number(interval.low, found.noun, percent=found.percent, beside=found.bound, outward=math.floor)
     high = _number(interval.high, found.noun, percent=found.percent, beside=found.bound, outward=math.ceil)
     return low, high

@@ -38,7 +38,7 @@ def now(view: ReportView) -> list[Step]:
     """Return the next steps for the reader. The text of the first step is shortened to fit the first screen. If nothing
     is left to do and every unit held or is waived, return one step that says so.
 
-    If units are waived, this step names the date on which the first waiver ends.
+    If units are waived, the step also names the date on which the first waiver ends.
     """
     first, *others = what_now(view) or [Step("")]
     if first.text:
@@ -49,8 +49,7 @@ def now(view: ReportView) -> list[Step]:
 
 
 def identity(view: ReportView) -> list[tuple[str, str]]:
-    """Return whose step was judged, the commits of trainer and harness, the GPU, and other facts that distinguish two
-    runs.
+    """Return facts that distinguish two runs, such as author, trainer, commits of trainer and harness, and GPU.
 
     For several run directories, list the different values of each fact, but at most the first few values.
     """
@@ -89,7 +88,7 @@ def gate_words(view: ReportView) -> str:
     if gate:
         return f"Judged as a gate: {'open' if code is ExitCode.HELD else 'closed'}, exit code {code:d}."
     excused = code is ExitCode.HELD and any(each.status is Status.NOT_RUN for each in view.verdicts)
-    why = ": units that were not run do not fail it" if excused else ""
+    why = ": units that were not run do not count as failures" if excused else ""
     return f"Not judged as a gate (--gate), exit code {code:d}{why}."
 
 
@@ -212,8 +211,8 @@ class Course:
 
 @dataclass(frozen=True)
 class Leading:
-    """The claim that a page begins with, in phrases: why the claim comes first, its workload, its arms, and what
-    supports it.
+    """The claim that a page begins with, in phrases: why the claim comes first, its workload, the arms that it
+    compares (`compared`), how sure its verdict is, and whether planted faults proved that its check can fail.
 
     row: the claim's row of the table of claims, reduced to the unit that comes first.
     """
@@ -246,8 +245,8 @@ def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> Leading | None:
 
 
 def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
-    """Return why `cards.lead` chose the unit. For a waived unit, also return its status without the waiver. If the page
-    has only this unit, return ""."""
+    """Return why the page begins with this unit, which `cards.lead` chose. If the page has only one unit, this reason
+    is left out. For a waived unit, add the status that the unit has without the waiver."""
     word, units = view.word(unit), len(view.verdicts)
     alike = sum(view.word(each) == word for each in view.verdicts)
     without = f"{WORDS[unit.status]} without its waiver" if word == "waived" else ""
@@ -269,8 +268,8 @@ def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart], runs: S
     """
     arms = next((part.arms() for part, _ in named_parts(view, unit, parts)), {})
     contract, commits = view.contract(unit.contract), view.header.commits
-    # A role is the start of a path such as `baseline`, `control.arm` or `reference`. Arms of guards are left out,
-    # because they only show that the check can distinguish arms.
+    # A role is the first word of the field of the claim that names the arm, such as `baseline` or `control.arm`. Arms
+    # of guards are left out, because they only show that the check can distinguish arms.
     roles = {arm: path.partition(".")[0] for path, arm in arms.items() if not path.startswith("guards.")}
     if contract is None or not roles:
         return ""
@@ -315,8 +314,7 @@ def course(view: ReportView) -> Course | None:
 
 
 def _course(anchor: str, verdict: Verdict, found: Compared | Ratios | None) -> Course | None:
-    """Return the small plot of compared data. Return None if two series have different lengths, or if there are too few
-    values."""
+    """Return the small plot of compared data, or None for two series of different lengths, or for too few values."""
     if isinstance(found, Ratios):
         image, metric, demanded = _image_of_ratios(found), "", f"{found.demanded:g}x"
         low, high = min(found.by_process.values()), max(found.by_process.values())
@@ -343,7 +341,8 @@ def _outcome(pair: Compared) -> str:
 
 
 def _image_of_ratios(ratios: Ratios) -> Markup | None:
-    """Return an image with a dot for each process and a line at the demanded ratio, or None without an image.
+    """Return an image with a dot for each process and a line at the demanded ratio. Return None if fewer than two
+    processes have a finite ratio above 0, or if the demanded ratio is not above 0.
 
     Labels at the left show the demanded, the smallest and the largest ratio.
     """
@@ -383,7 +382,8 @@ def apart(places: Mapping[float, float]) -> list[float]:
 
 
 def _image(pair: Compared) -> Markup | None:
-    """Return an image of both series, with their absolute difference below, or None without an image.
+    """Return an image of both series, with their absolute difference below. Return None if one of them has fewer than
+    two finite values.
 
     Labels at the left show the largest and the smallest value.
     """

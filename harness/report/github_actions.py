@@ -21,12 +21,13 @@ from harness.run_directory.shards import name_of
 
 
 def github_annotations(view: ReportView) -> list[str]:
-    """Return lines for the log of a GitHub job: broken and violated units; in a gate, also units that are undecided or
-    not run.
+    """Return lines for the log of a GitHub job: units with ERROR and violated units; in a gate, also units that are
+    undecided or not run.
 
-    Only broken and violated units are errors. Each line has the file and the line number of its claim if these are
-    known. Units that the same exception broke share one line, at the line of code that raised the exception. The
-    headline comes first if no other line shows why the exit code is not 0, or if it says more than the other lines.
+    Only units with ERROR and violated units are shown as errors. Each line has the file and the line number of its
+    claim if these are known. Units that the same exception ended share one line, at the line of code that raised the
+    exception. If these lines do not show all that the headline says, such as why the exit code is not 0, the headline
+    comes first.
     """
     result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
@@ -48,7 +49,7 @@ def github_annotations(view: ReportView) -> list[str]:
 
 
 def _annotation(view: ReportView, planted: str, units: Sequence[Verdict]) -> str:
-    """Return the line for one unit, or for the units that the same exception broke."""
+    """Return the line for one unit, or for the units that the same exception ended."""
     first, raised = units[0], _raised(view, units[0])
     names = [f"{unit.claim} on {unit.workload}" for unit in units]
     title = names[0] if len(units) == 1 else counted(len(units), "unit")
@@ -69,11 +70,11 @@ class _Raised(NamedTuple):
     text: str
 
 
-_IN_USERS_CODE = re.compile(r"([^\s:]+\.py):(\d+) in ")  # how a recorded exception begins (`message_of`)
+_IN_USERS_CODE = re.compile(r"([^\s:]+\.py):(\d+) in ")  # the beginning of a recorded exception (`message_of`)
 
 
 def _raised(view: ReportView, unit: Verdict) -> _Raised | None:
-    """Return the exception of user code that broke a unit; None if there is none."""
+    """Return the exception of user code that ended a unit with ERROR; None if there is none."""
     if unit.status is not Status.ERROR:
         return None
     runs = view.runs_of(unit.contract, unit.claim, unit.workload)
@@ -85,7 +86,7 @@ def _raised(view: ReportView, unit: Verdict) -> _Raised | None:
 
 
 def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
-    """Return True if the headline says something that the lines about these units do not say."""
+    """Return True if the annotations of these units do not show what the headline says."""
     result = headline(view)
     if of_the_whole(view, result):
         return True
@@ -108,7 +109,8 @@ def annotate(view: ReportView, write: Callable[[str], object]) -> None:
 def append_step_summary(view: ReportView) -> None:
     """Append the run's Markdown to the summary of the step. Outside of GitHub Actions, do nothing.
 
-    GitHub drops a summary that is too large. So the Markdown uses at most the bytes that earlier texts left free.
+    GitHub drops a summary that is too large. Therefore the Markdown is cut to the bytes that earlier texts in the
+    summary left free.
     """
     place = os.environ.get("GITHUB_STEP_SUMMARY")
     if not on_github() or not place:

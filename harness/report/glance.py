@@ -85,7 +85,7 @@ def arm_in(run: RunEvidence, arm: str) -> str:
 
 
 def drawn_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str) -> list[Compared]:
-    """Return the same series as `judged_series`, but with the names that plots use for the arms."""
+    """Return the series that the judge compared (see `judged_series`), with the names that plots use for the arms."""
     return [
         replace(pair, candidate=arm_in(run, pair.candidate), baseline=arm_in(run, pair.baseline))
         for pair in judged_series(part, run, verdict, prefix)

@@ -37,7 +37,7 @@ class Headline:
 
     @property
     def style(self) -> str:
-        """Return the word as a class of the style sheet. A waived violation has another class than a unit that held."""
+        """Return the class of the word in the style sheet. The word `HELD, n waived` has the class `waived`."""
         return "waived" if self.word.startswith(f"{HELD},") else self.word.lower().replace(" ", "-")
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ def headline(view: ReportView) -> Headline:
     if part and (left := view.left_out(MOST_LEFT_OUT)):
         only += f" Left out: {left}."
     if view.apart and result.word.startswith(HELD):  # no run judged all units together
-        sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
+        sentence = f"{result.sentence} Each run was judged by itself: together the runs are not one gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
     doubt = "" if not_whole(view) else view.changed_sentence()
     sentences = [result.sentence, doubt, _unfalsified(view, result), only]
@@ -63,8 +63,7 @@ def headline(view: ReportView) -> Headline:
 
 
 def _unfalsified(view: ReportView, result: Headline) -> str:
-    """Return a sentence with the number of claims that name no fault. Return "" if there are none, or if there is no
-    open gate."""
+    """Return a sentence with the number of claims that name no fault; "" if there are none, or without an open gate."""
     opened = view.gate and not view.is_drill and result.word.startswith(HELD)
     number = len(view.without_fault()) if opened else 0
     name = "claim names" if number == 1 else "claims name"
@@ -110,7 +109,8 @@ def not_whole(view: ReportView) -> str:
 
 
 def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
-    """Return the headline of a run with a broken or violated unit or a surviving fault, or None for any other run."""
+    """Return the headline of a run with a unit that is violated or ended with ERROR, or with a surviving fault. Return
+    None for any other run. survivors: a sentence about the surviving faults, or "" if there are none."""
     if Status.ERROR in statuses:
         return Headline(ExitCode.ERROR, ERROR, _BROKE)
     if survivors or Status.FAIL in statuses:
@@ -143,8 +143,8 @@ def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) ->
 
 
 def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
-    """Return the headline of a drill of all faults. controls: the statuses of the units without a fault, which must be
-    PASS."""
+    """Return the headline of a drill of all faults. controls: statuses of the units without a fault. The drill
+    is good only if all are PASS."""
     survived, planned, cut = len(record.survivors), record.planned, len(record.interrupted)
     if cut:  # a fault that was never planted was not killed
         dead = len(record.rows) - survived
@@ -172,7 +172,7 @@ def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Units with the same reason and the same message."""
+    """Units that are undecided or not run, with the same reason code and message. remedy: what would decide them."""
 
     units: list[Verdict]
     message: str
@@ -202,8 +202,8 @@ def not_run(view: ReportView) -> list[Undecided]:
 
 
 def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
-    """Return what would decide a unit. This is the judge's estimate of how many processes or seeds would be enough or,
-    without an estimate, the remedy of the reason code."""
+    """Return what would decide a unit: the judge's estimate of how many processes or seeds would be enough or, without
+    an estimate, the remedy of the reason code."""
     for name, figure in verdict.figures.items():
         prefix, _, ending = name.rpartition(".")
         noun = ending.removesuffix("_to_decide")
@@ -224,7 +224,8 @@ def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
 
 
 def _to_change(field: str, verdict: Verdict, view: ReportView) -> str:
-    """Return where to change a field of a claim, and the demand for which the judge estimated the new value.
+    """Return where to change the field `processes` or `seeds` of a claim, and the demand for which the judge estimated
+    the field's new value.
 
     A person must edit the file, because no command has an option for the field. The file may have changed since the
     run, so the demand is stated, too.
@@ -239,8 +240,8 @@ def enough(needed: object, noun: str, run: int, counted: int) -> str:
     """Return a text that says how many processes or seeds would probably decide a unit.
 
     needed: the judge's estimate of how many must count. run: how many were run. counted: how many of the processes or
-    seeds that were run count. The number in the text is `needed` scaled by run / counted. It is always larger than
-    `run`, because `run` of them did not decide the unit.
+    seeds that were run count. The number in the text is `needed` * `run` / `counted`, but always more than `run`,
+    because `run` processes or seeds did not decide the unit.
     """
     if not isinstance(needed, int | float):
         return f"no number of {noun} would be enough"

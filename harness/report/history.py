@@ -76,8 +76,8 @@ _UNIT = [*_NAMED, "mechanism"]
 COLUMNS = [*_RUN, *_UNIT, "status", "figure", "unit", "value", "low", "high", "demand", "bound", "judged"]
 PLOTS, BYTES = 60, 260_000  # largest number of plots, and of bytes of all plots, on a page of at most 400 KB
 ROWS = 300
-# A required bound is not drawn if it differs from the values by more than this factor. Otherwise the curve would look
-# flat.
+# A demanded bound is not drawn if it differs from the figure's values by more than this factor. Otherwise the curve
+# would look flat.
 NEAR = 4.0
 TICKS = 7
 UNKNOWN = "unknown"
@@ -87,9 +87,10 @@ def history(runs: Sequence[HistoryRun]) -> DataFrame:
     """Return a row for each figure of each unit of each run, in the order of the runs.
 
     Columns: `COLUMNS`. `judged` marks a figure that decides the claim. Such a figure has its `demand`, the number in
-    the demand as `bound`, and `low` and `high` if it has an interval. For other figures these are empty or NaN. A unit
-    without figures has one row with an empty `figure` and NaN as `value`. `machine` is GPU (or CPU), driver and torch;
-    `trainer` is the system as `module:Class`. In a plot, a line may connect only rows with equal machine and trainer.
+    the demand as `bound`, and `low` and `high` if it has an interval. For all other figures, these columns are empty or
+    NaN. A unit without figures has one row with an empty `figure` and NaN as `value`. `machine` is GPU (or CPU), driver
+    and torch; `trainer` is the system as `module:Class`. In a plot, a line may connect only rows with equal machine and
+    trainer.
     """
     from pandas import DataFrame
 
@@ -133,7 +134,7 @@ def changes(frame: DataFrame) -> Part:
                 turned = f"{before[-1]} -> {after[-1]}"
                 rows.append([after[0], after[2], trainer, _unit(claim, workload, after[-2]), turned, where])
     if not rows:
-        return Part("Changes", ["No unit changed its verdict between two runs of like machines."])
+        return Part("Changes", ["No unit changed its verdict between two runs on machines of the same kind."])
     order = {run: place for place, run in enumerate(dict.fromkeys(frame["run"]))}
     rows.sort(key=lambda row: order[row[0]], reverse=True)
     columns = ["run", "trainer's commit", "trainer", "unit", "verdict", "machine"]
@@ -148,7 +149,7 @@ def figures(frame: DataFrame) -> list[Section]:
         judged = [one for _, one in group[group["judged"]].groupby(keys, sort=False)]
         repeated = [one for one in judged if len(set(one["run"])) > 1]
         repeated.sort(key=lambda one: len(set(one["value"])) == 1)  # figures whose value changed come first
-        parts = [Part("The latest of each", tables=[_latest(judged, group)])] if judged else []
+        parts = [Part("Latest values", tables=[_latest(judged, group)])] if judged else []
         drawn: list[Part] = []
         for one in repeated:
             part = _part(one)
@@ -159,7 +160,7 @@ def figures(frame: DataFrame) -> list[Section]:
         others = _others(group)
         undrawn = len(repeated) - len(drawn)
         note = f" {undrawn} more are not drawn, to keep the page small: the table has them." if undrawn else ""
-        lead = f"What decides each claim, by the commit of the trainer; only like machines share a line.{note}"
+        lead = f"Figures that decide claims, by the trainer's commit. A line joins only runs on equal machines.{note}"
         parts += [*drawn, *([others] if others else [])]
         if parts:
             sections.append(Section(f"trainer-{place}", line(trainer, 120), lead, parts))
@@ -194,7 +195,7 @@ def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
             ]
         )
     columns = ["claim", "figure", "latest", "interval", "demand", "verdict", "runs", "over all runs"]
-    return table("Judged figures, the latest run's", columns, rows, shown=ROWS)
+    return table("Latest value of each judged figure", columns, rows, shown=ROWS)
 
 
 def _range(values: Sequence[float]) -> str:
@@ -208,7 +209,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _part(one: DataFrame) -> Part:
-    """Return a part about a figure over its runs: a plot, and a table with the number of each run."""
+    """Return a part about a figure over its runs: a plot, and a table with the figure's value in each run."""
     last = one.iloc[-1]
     rows = [
         [run, commit, where, status, value, "–" if math.isnan(low) else f"{number(low)} to {number(high)}"]
@@ -266,7 +267,7 @@ def plot(one: DataFrame) -> Plot:
 
 
 def _near(one: DataFrame) -> bool:
-    """Return True if the demand is near enough to the figures to be drawn on their scale."""
+    """Return True if the demanded bound is near enough to the figure's values to be drawn on their scale."""
     bound, values = float(one.iloc[-1]["bound"]), [abs(float(value)) for value in one["value"]]
     return not math.isnan(bound) and max(values) / NEAR <= abs(bound) <= max(values) * NEAR
 
@@ -280,10 +281,10 @@ def _tick(one: DataFrame, run: str) -> str:
 
 @dataclass(frozen=True)
 class HistoryRun:
-    """A run directory in a history. link: address of its page, relative to the page of the history.
+    """A run directory in a history. link: address of the directory's page, relative to the page of the history.
 
-    left_out: why its figures are not drawn. It is "" for a verified run. It is also "" for a fire drill (all faults of
-    a contract are planted), although a drill is only listed.
+    left_out: the reason why the run's figures are not drawn. "": a verified run, or a fire drill (all faults of a
+    contract are planted). Figures of a fire drill are not drawn, either.
     """
 
     name: str
@@ -303,8 +304,8 @@ class HistoryRun:
 
     @property
     def gate(self) -> str:
-        """Return the name that all parts of a gate share: the run's name without its last part. The last part is a
-        number, or the id of a claim or contract.
+        """Return the name that all parts of a gate share: the run's name without its ending. The ending is a number, or
+        the id of a claim or contract. Return the whole name if it has no such ending.
 
         If the run's name is only the id of a claim or contract, return the name of the run's folder.
         """
@@ -322,8 +323,7 @@ class HistoryRun:
 
 
 def machine(view: ReportView) -> str:
-    """Return the facts about a machine that must be equal so that timings can be compared: GPU or CPU, driver and
-    torch."""
+    """Return the facts of a machine that must be equal if timings are compared: GPU or CPU, driver and torch."""
     collected = view.header.environment
     device = collected.gpu.name or collected.cpu.model or UNKNOWN
     driver = f"driver {collected.gpu.driver}, " if collected.gpu.driver else ""
@@ -335,7 +335,8 @@ SHOWN = 3  # number of trainers of a run that are named; the others are only cou
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the history, for a run or a gate. link: address of the run's page. parts: name and address of each part.
+    """A row of the history, for a run or a gate. link: address of the run's page. parts: name and address of each part
+    of the gate.
 
     about: start time and machines. harness: the harness's commit, or "" if it is also the trainer's commit.
     """
@@ -358,7 +359,7 @@ def render_history(runs: Sequence[HistoryRun]) -> str:
     left_out = [run for run in shown if run.left_out]
     frame = history(verified)
     turned = Section(
-        "verdicts", "Verdicts", "Units that one run judged otherwise than the run before.", [changes(frame)]
+        "verdicts", "Verdicts", "Units whose verdict differs from that of the run before.", [changes(frame)]
     )
     return render_page(
         "history.html.j2",
@@ -417,8 +418,8 @@ def _drill(run: HistoryRun) -> Row:
 def gates(runs: Sequence[HistoryRun]) -> list[list[HistoryRun]]:
     """Return the runs grouped by gate, in the order of the first part of each gate.
 
-    The parts of a gate have the same start of their names, and the same sources, commits, trainers and contracts. No
-    unit occurs in two parts of a gate. A second run of a unit begins another gate.
+    The names of a gate's parts differ only in their endings (`HistoryRun.gate`). The parts have the same sources,
+    commits, trainers and contracts. No unit occurs in two parts of a gate. A second run of a unit begins another gate.
     """
     found: dict[object, list[list[HistoryRun]]] = {}
     ordered: list[list[HistoryRun]] = []
@@ -442,8 +443,8 @@ def _sources(run: HistoryRun) -> tuple[object, ...]:
 
 
 def _fits(run: HistoryRun, parts: Sequence[HistoryRun]) -> bool:
-    """Return True if the run can be another part of this gate: it shares no unit with the parts, and contracts of the
-    same name have equal digests."""
+    """Return True if the run can be another part of the gate with these parts: the run shares no unit with any part,
+    and contracts of the same name have equal digests."""
     return all(_units(run).isdisjoint(_units(part)) and _alike(_contracts(run), _contracts(part)) for part in parts)
 
 

@@ -81,9 +81,8 @@ def _cut(table: Table, rows: int) -> Table:
 
 
 def _with_fewer_rows(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:
-    """Return the sections without the rows of some tables. Tables about the runs `in_question` keep their rows.
-
-    The largest tables are emptied first, until `surplus` bytes are saved.
+    """Return the sections without the rows of some tables. Tables about runs in `in_question`, and tables of parts that
+    name no run, keep their rows. The largest tables are emptied first, until `surplus` bytes are saved.
     """
     held = [part for section in sections for part in section.parts if in_question.isdisjoint(part.runs) and part.runs]
     emptied: set[int] = set()
@@ -157,7 +156,7 @@ def render(view: ReportView) -> str:
 
 
 def _page(sections: Sequence[Section], *, cards: Sequence[unit_cards.Card], **values: Any) -> str:
-    """Return the page of these sections. Each plot of judged data is in a card."""
+    """Return the page of these sections. A plot of data that decided a unit is in the card of this unit."""
     found = placed(sections, cards)
     drawn = [figure.plot for figures in found.figures.values() for figure in figures if figure.plot is not None]
     return render_page("report.html.j2", found.sections, drawn, cards=cards, figures=found.figures, **values)
@@ -170,7 +169,7 @@ def _in_question(view: ReportView) -> set[str]:
 
 
 def evidence(view: ReportView) -> list[Section]:
-    """Return the sections for the available evidence, in the order in which they are read."""
+    """Return the sections for the available evidence, in their order on the page."""
     drawn = [closing.unchecked(view), closing.deaths(view), *_of_kinds(view), costs.section(view)]
     return [_with_failed_captures(view, section) for section in drawn if section is not None]
 
@@ -189,8 +188,7 @@ def _of_kinds(view: ReportView) -> Iterator[Section | None]:
 
 
 def _parts(view: ReportView) -> Table | None:
-    """Return a table of the run directories with machine, commit and link to the page. Return None if there is only one
-    directory."""
+    """Return a table of the run directories with machine, commit and link to the page; None for a single directory."""
     if not view.parts:
         return None
     names, cells = rows(view)
@@ -222,9 +220,8 @@ class Placed:
 
 
 def placed(sections: Sequence[Section], cards: Sequence[Card]) -> Placed:
-    """Move every plot of judged data to the first card of a unit that was judged from its data.
-
-    If there is no such card, leave the plot in its section.
+    """Move every plot of judged data to the first card of a unit that was judged from this data. Other cards of such
+    units get a link to the plot. If there is no such card, leave the plot in its section.
     """
     figures: dict[str, list[Figure]] = {}
     number = 0

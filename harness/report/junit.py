@@ -35,11 +35,11 @@ FIGURES = 12  # largest number of figures in a test case
 def render_junit(view: ReportView) -> str:
     """Return the verdicts as JUnit XML. Facts and figures of a unit are the standard output of its case.
 
-    A violated unit is a failure, and a broken unit is an error. Units that are undecided or not run are skipped, or are
-    failures if the run is a gate. A waived violation is skipped, with its waiver as the message. Each suite has the
-    headline, and what was judged where, as properties. If the case of no unit shows why the run did not hold (for
-    example because evidence was altered), the headline gets its own case. A run's seconds are divided among the units
-    that it decides.
+    A violated unit is a failure, and a unit with the verdict ERROR is an error. Units that are undecided or not run are
+    skipped, or are failures if the run is a gate. A waived violation is skipped, and its message begins with the
+    waiver. The properties of each suite are the headline and the facts of the run, such as trainer, commits and
+    machine. If no unit's case shows why the run did not hold (for example because evidence was altered), the headline
+    gets a case of its own. The seconds of a run are divided among the units that the run decides.
     """
     result = headline(view)
     root = ET.Element("testsuites", name="contracts")
@@ -86,7 +86,7 @@ def _suite(root: ET.Element, view: ReportView, name: str, result: Headline) -> E
 
 
 def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
-    """Add a test case for the whole run if the run did not hold, unless the case of a unit already shows this."""
+    """Add a test case for the whole run if the run did not hold and no unit's case shows this result."""
     if result.word == HELD:
         return
     tag = {ExitCode.ERROR: "error", ExitCode.VIOLATED: "failure"}.get(result.code, "skipped")

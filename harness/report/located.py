@@ -1,5 +1,4 @@
-"""Describe the first difference between two arms in two forms: as a sentence, and as a table with a row for each part
-of the step."""
+"""Describe the first difference between two arms as a sentence, and as a table with a row for each part of the step."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ def first_difference(
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
-    """Yield advice if a resumed training differs from the uninterrupted one, although every known tensor was
-    restored."""
+    """Yield advice if a resumed training differs from the uninterrupted one, but every known tensor was restored."""
     if part.kind == "resume" and reason in ("differs", "end_differs"):
         yield (
             "right after the load, every tensor that the harness found had its saved value: look for state that "
@@ -60,7 +58,7 @@ def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
 def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
     """Return a description of the first loss that differs by more than the tolerance.
 
-    earlier: the first step with a difference within the tolerance.
+    earlier: an earlier step, the first in which the losses differ within the tolerance. None: there is no such step.
     """
     ratio = ours / theirs if theirs and math.isfinite(ours) else math.nan
     times = f", {number(ratio)} times" if abs(ratio) >= 1.5 or abs(ratio) <= 1 / 1.5 else ""
@@ -190,9 +188,9 @@ def path_rows(found: FirstDifference) -> list[tuple[str, str, str]]:
 
 
 def _part(found: FirstDifference, row: PathRow) -> str:
-    """Return the name of a part of the step.
+    """Return the name of a part of the step, for readers.
 
-    If autograd made no backward pass, all operators belong to one part with the name `step`.
+    If autograd made no backward pass, all operators belong to the forward pass, which then has the name `step`.
     """
     backward = next((each for each in found.path if each.part == "backward"), None)
     is_whole = backward is not None and not backward.operators and not backward.alone

@@ -24,8 +24,8 @@ from harness.report.what_now import what_now
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
 SEEN = 1200  # largest number of characters of a judge's message; only messages with very long names are cut
 FIGURES = 12  # largest number of figures of a unit that are listed
-# Characters that are markup only in some places, such as `_` at the end of a word, or `:` in an address or around the
-# name of an emoji.
+# Matches the characters that Markdown reads as markup. Some are markup only in some places, such as `_` at the end of a
+# word, or `:` in an address or around the name of an emoji.
 _SIGNIFICANT = re.compile(
     r"([\\`*\[\]<>#|~$@]|&(?=[#\w]+;)|(?<![^\W_])_|_(?![^\W_])|(?:(?<!\w):(?=[a-z][\w+-]*:)|:(?=//))|^[+-])"
 )
@@ -42,14 +42,13 @@ def escape(text: object, limit: int = 300) -> str:
 
 
 def problem(view: ReportView, verdict: Verdict) -> str:
-    """Return a Markdown section about a unit that did not hold. It has a title and then entries, with the likely cause
-    first."""
+    """Return a Markdown section about a unit that did not hold: a title and a list, with the likely cause first."""
     title = f"**{escape(verdict.claim, 100)}** on {escape(verdict.workload, 100)}: {escape(verdict.reason, 80)}"
     return f"\n{title}\n" + "".join(f"- {entry}\n" for entry in _entries(view, verdict))
 
 
 def problem_files(view: ReportView) -> dict[str, str]:
-    """Return the Markdown of each violated, broken or undecided unit that is not waived, by file name."""
+    """Return, by file name, the Markdown of each unwaived unit that is violated, undecided or ended with ERROR."""
     files: dict[str, str] = {}
     for each in view.verdicts:
         if each.status in TOLD and view.waiver(each) is None:
@@ -82,8 +81,7 @@ def _entries(view: ReportView, verdict: Verdict) -> Iterator[str]:
 
 
 def _decided_by(verdict: Verdict) -> str:
-    """Return the figure that decided a verdict, its demand, and how sure the verdict is. Return "" if no figure decided
-    it."""
+    """Return the figure that decided a verdict, its demand, and how sure the verdict is; "" without such a figure."""
     found = decided(verdict)
     if found is None:
         return ""
@@ -96,8 +94,7 @@ def _advised(each: Advice) -> str:
 
 
 def _code(command: str) -> str:
-    """Return a command as inline code. The enclosing rows of backquotes are longer than any row of backquotes in the
-    command."""
+    """Return a command as inline code, enclosed in more backquotes than occur in a row in the command."""
     fence, blank = "`" * (1 + longest_row(command)), " " if "`" in command else ""
     return f"{fence}{blank}{command}{blank}{fence}"
 
@@ -129,7 +126,8 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
 
 
 def _head(view: ReportView, room: int) -> str:
-    """Return the headline, the next steps (at most `room` bytes), and what was judged, where and when."""
+    """Return the first part of the summary: notices, headline, first claim, next steps (at most `room` bytes), facts of
+    the run, and the header of the table of verdicts."""
     result = headline(view)
     notices = "".join(f"> **{title}.** {escape(text, 2000)}\n\n" for title, text in view.notices())
     steps = what_now(view, escape)
@@ -162,7 +160,8 @@ def _claimed(view: ReportView) -> str:
 
 
 def _whose(view: ReportView) -> list[str]:
-    """Return what else is known about the run: all trainers and workloads, versions, start, and the CI job's page."""
+    """Return texts with facts of the run that `subject` does not have, such as CPU, versions and start, and links to
+    the pages of CI jobs."""
     facts = [*details(view), *of_each_part(view, machine)]
     jobs = [f"[{escape(service)}](<{page}>)" for service, page in ci_jobs(view)]
     return [*(f"{name}: {escape(text)}" for name, text in facts), *jobs]

@@ -1,4 +1,5 @@
-"""Render a page that loads nothing from outside: templates, style, a script, and a policy that allows nothing else."""
+"""Render HTML pages that load no other file. A page's content security policy allows only its own style, script and
+images."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot] = (), **values: Any) -> str:
-    """Return a template of this package as a page. drawn: plots that are on the page but in no section.
+    """Return the page that a template of this package gives. drawn: plots that are on the page but in no section.
 
-    Raises `jinja2.UndefinedError` for a name in the template that has no value.
+    values: name in the template -> value. Raises `jinja2.UndefinedError` for a name in the template without a value.
     """
     plots = [*drawn, *(plot for section in sections for part in section.parts for plot in part.plots)]
     style = _bare(_template_text("style.css")) + stylesheet(plots)
@@ -36,7 +37,7 @@ def script() -> str:
 
 
 def _bare(code: str) -> str:
-    """Return the script without indentation and comment lines, which only readers of the source file need."""
+    """Return a script or style sheet without indentation and comment lines, which only readers need."""
     lines = (line.strip() for line in code.splitlines())
     return "\n".join(line for line in lines if line and not re.match(r"//|/\*.*\*/$", line)) + "\n"
 
@@ -68,9 +69,9 @@ def _environment() -> Environment:
 
 
 def _fit(value: object) -> object:
-    """Return a text cleaned and shortened, unless the text is marked as safe.
+    """Return a text made printable and shortened. Return any value that is not a text, or is marked as safe, unchanged.
 
-    No text enters the page without this last check.
+    Jinja calls this function for every value that a template writes into the page.
     """
     from markupsafe import Markup
 

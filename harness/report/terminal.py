@@ -29,7 +29,7 @@ from harness.report.view import WORDS, ReportView
 from harness.run_directory.verdict_file import Row
 
 FAILED = ("violated", "error")
-FEW = 3  # largest number of claims that a line names if units were not run for the same reason
+FEW = 3  # largest number of claims that a line about several units names
 STYLES = {
     "held": "green",
     "violated": "bold red",
@@ -85,16 +85,16 @@ def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
 
 
 def _line_shared(view: ReportView, verdict: Verdict) -> object:
-    """Return a key that is equal for units that share a line. These are units that were not run, or that ended with an
-    error, with the same message."""
+    """Return a key that is equal for units that share a line: units with the same message that were not run or that
+    ended with an error."""
     if verdict.status in {Status.NOT_RUN, Status.ERROR} and view.waiver(verdict) is None:
         return verdict.status, verdict.reason, verdict.message
     return id(verdict)
 
 
 def _print_units(out: TextIO, view: ReportView, units: Sequence[Verdict]) -> None:
-    """Print the line of these units, which share one line. Units that were not run get no advice. If units share an
-    error, the advice is printed once.
+    """Print one unit, or several units with the same status and message. Several units that were not run get one line
+    without advice. If units share an error, the first one is printed with advice, and a second line counts the others.
     """
     first, *others = units
     if others and first.status is Status.NOT_RUN:
@@ -135,13 +135,13 @@ def verdict_line(verdict: Verdict) -> str:
     return f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}: {seen}"
 
 
-# The code below shows the progress of a session on stderr: as one line at the bottom of a terminal, and rarely in a
-# log.
+# The code below shows the progress of a session on stderr: as one line at the bottom of a terminal or, in a log, as a
+# new line every `QUIET_S` seconds.
 #
-# Results are printed only at the end. Therefore each unit is printed once, even if stdout and stderr are shown in the
-# same place.
+# Results are printed only at the end of a session. Therefore each unit is printed once, even if stdout and stderr are
+# shown in the same place.
 
-# A function that takes runs and returns, by run id, the seconds that similar runs took before.
+# A function that takes runs and returns, by run id, the seconds that a similar run took in an earlier session.
 Recorded = Callable[[Sequence[Run]], Mapping[str, float]]
 QUIET_S = 300.0  # Seconds between two lines in a log. Some CI services end a job after ten minutes without output.
 
@@ -149,9 +149,10 @@ QUIET_S = 300.0  # Seconds between two lines in a log. Some CI services end a jo
 class Progress:
     """Shows the progress of a session within a `with` block. Several threads call its methods.
 
-    recorded: a function that returns the seconds that similar runs took before. It is called in the thread `lookup`,
-    while the first runs execute. stages: True to print, even in a log, what each run will train, and a line with the
-    time whenever an arm begins to train.
+    recorded: a function that returns the seconds that similar runs took in earlier sessions. The function is called in
+    the thread `lookup`, while the first runs execute. stages: True to also print a line for each run with the arms that
+    it will train, and a line whenever an arm begins to train. These lines begin with the time since this object was
+    created.
     """
 
     def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None, *, stages: bool = False) -> None:
@@ -162,7 +163,7 @@ class Progress:
         # for each run that is executing: its phase, and the start of the phase
         self._phases: dict[str, tuple[str, float]] = {}
         self._began = self._logged = self._opened = time.monotonic()
-        self._entered: set[tuple[str, str]] = set()  # run ids and executions of arms that have begun
+        self._entered: set[tuple[str, str]] = set()  # pairs of run id and arm's execution whose training has begun
         self._tells_stages = stages
         self.lookup = threading.Thread()
 
@@ -199,8 +200,8 @@ class Progress:
             self._show()
 
     def _enters(self, run: Run, phase: str) -> None:
-        """Print that an arm begins to train, unless this was already printed for this execution of the arm. The phases
-        of an execution have names such as `ARM.REPLICA: …`."""
+        """Print that an arm begins to train, once for each execution of the arm. The phases of an execution have names
+        such as `ARM.REPLICA: …`."""
         execution, is_of_an_arm, _ = phase.partition(": ")
         if is_of_an_arm and (run.id, execution) not in self._entered:
             self._entered.add((run.id, execution))
@@ -228,8 +229,7 @@ class Progress:
 
     @contextmanager
     def out_of_the_way(self) -> Iterator[None]:
-        """Remove the status line of the terminal while code in the `with` block prints. Show the line again
-        afterwards."""
+        """Remove the terminal's status line while code in the `with` block prints, and show it again afterwards."""
         with self._lock:
             self._status.clear()
             yield
@@ -259,8 +259,7 @@ class Progress:
         return [part for part in known if part]
 
     def _show(self) -> None:
-        """Show the status line. In a log, print it only every `QUIET_S` seconds, to show that the session is still
-        working."""
+        """Show the status line. In a log, print it only every `QUIET_S` seconds, to show that the session goes on."""
         parts = self.parts()
         if parts and self._status.live:
             self._status.show(parts)
@@ -306,9 +305,9 @@ class TimeToGo:
     def seconds(self, elapsed: float) -> float | None:
         """Return the remaining seconds, or None if they are unknown. elapsed: seconds since the first run began.
 
-        Runs execute in parallel. Their remaining seconds are therefore divided by the mean number of runs that executed
-        at the same time so far. Timings begin together but execute one after another, so their remaining seconds are
-        added up.
+        Runs that are not timed execute in parallel. Their remaining seconds are therefore divided by the mean number of
+        runs that executed at the same time so far. Timed runs begin together but execute one after another, so their
+        remaining seconds are added up.
         """
         expected = self._expected()
         left = [run for run in self.runs if run.id not in self.ended]
@@ -324,7 +323,7 @@ class TimeToGo:
     def _expected(self) -> dict[str, float]:
         here: defaultdict[str, list[float]] = defaultdict(list)
         for run in self.runs:
-            # leave out timings, because their time includes waiting for other timings
+            # leave out timed runs, because their seconds include waiting for other timed runs
             if run.id in self.ended and not _timed(run):
                 here[run.probe].append(self.ended[run.id])
         like_it = {run.id: mean(here[run.probe]) for run in self.runs if here[run.probe]}

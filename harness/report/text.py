@@ -20,9 +20,8 @@ def clean(value: object, limit: int = 2000) -> str:
 
 
 def listing(value: object, limit: int = 6000) -> str:
-    """Return text as `clean` does, but with its indentation, so that the carets of a traceback stay aligned.
-
-    Use this only for HTML pages.
+    """Return lines of printable text, cut to `limit` characters. Commands of CI systems are not escaped, because the
+    `^^^` of a traceback is such a command. Use this function only for HTML pages, which no CI system reads.
     """
     return _lines(value, limit, printable)
 
@@ -44,7 +43,7 @@ def _bounded(text: str, limit: int) -> str:
 
 
 def line(value: object, limit: int = 200) -> str:
-    """Return text as `clean` does, but on one line."""
+    """Return escaped text on one line, cut to `limit` characters. A note shows how much was cut."""
     text = value if isinstance(value, str) else str(value)
     head = text if len(text) <= 4 * limit else text[: 3 * limit] + text[-limit:]
     short = clean(" ".join(head.split()), limit)
@@ -52,9 +51,8 @@ def line(value: object, limit: int = 200) -> str:
 
 
 def opening(value: object, limit: int) -> str:
-    """Return text on one line. If the text is longer than `limit`, end it after the last full stop, semicolon or colon.
-
-    If less than half of `limit` would remain, end the text after a whole word instead.
+    """Return text on one line. If it has more than `limit` characters, end it after the last full stop, semicolon or
+    colon within the limit, and add ` …`. If less than half of `limit` would remain, end it after a whole word instead.
     """
     text = line(value, 8 * limit)
     if len(text) <= limit:
@@ -102,15 +100,16 @@ def several(count: int, noun: str, ending: str = "s") -> str:
 
 
 def figure(value: Figure, name: str = "") -> str:
-    """Return a figure with its unit. The unit `step` is left out, and also a unit that the name already contains."""
+    """Return a figure's value with its unit of measurement. The unit `step` is left out, and also a unit that the
+    figure's name already contains."""
     known = value.unit == "step" or value.value is None or value.unit in words(name).split()
     unit = "" if known else line(value.unit, 40)
     return f"{number(value.value)} {of_count(unit, value.value)}".rstrip()
 
 
 def of_count(unit: str, count: object) -> str:
-    """Return the unit in the form that fits the count: `step` for 1, otherwise `steps`. `s`, `ms` and `loss` are
-    unchanged."""
+    """Return a unit of measurement in the form that fits the count: `step` for 1, otherwise `steps`. The units `s`,
+    `ms` and `loss` are unchanged."""
     if count != 1 or len(unit) < 4 or not unit.endswith("s") or unit.endswith("ss"):
         return unit
     return unit.removesuffix("es") if unit.endswith(("ches", "sses", "shes")) else unit.removesuffix("s")
@@ -119,7 +118,7 @@ def of_count(unit: str, count: object) -> str:
 def words(name: str) -> str:
     """Return a figure's name in words: `capture.first_differing_step` as `capture: first differing step`.
 
-    `mean_ratio` becomes a trimmed mean, although the name in verdicts does not say that the mean is trimmed.
+    `mean_ratio` becomes `trimmed mean ratio`, because the name in verdicts omits that the mean is trimmed.
     """
     plain = name.replace("generous_mean_ratio", "mean_ratio_in_the_candidate's_favour")
     plain = plain.replace("mean_ratio", "trimmed_mean_ratio")
@@ -128,14 +127,14 @@ def words(name: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a sentence with a capital letter at its start, unless the sentence begins with a name (`sm_90`,
-    `loss_1`)."""
+    """Return a sentence with a capital letter at its start. A sentence that begins with a name (`sm_90`, `loss_1`)
+    stays unchanged."""
     first = text.partition(" ")[0]
     return text[:1].upper() + text[1:] if first.isascii() and first.isalpha() and first.islower() else text
 
 
 def rows(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """Return figures as rows of a table: the name in words, and the number with its unit."""
+    """Return figures as rows of a table: the name in words, and the value with its unit of measurement."""
     return [(words(name), figure(value, name)) for name, value in figures.items()]
 
 

@@ -1,5 +1,4 @@
-"""Join several run directories in one view. They are the shards of a gate (parts that were run separately), or runs
-that do not form one gate."""
+"""Join several run directories in one view: the shards of a gate (parts that were run separately), or other runs."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ from harness.run_directory.shards import joined_attempts
 # The functions below describe the parts of a page about several run directories: machine, commit and verdict of each
 # part, and what differs between the parts.
 #
-# The most frequent value of a fact is shown without a mark. Any other value gets the prefix `DIFFERS`.
+# The most frequent value of a fact is shown without a mark. Any other value gets the prefix `DIFFERS`. If no value
+# occurs twice, every value gets this prefix.
 
 DIFFERS = "≠ "
 FEW = 3  # number of different values of a fact that are shown at the top of the page
@@ -30,8 +30,8 @@ UNKNOWN = "–"
 
 
 def facts(view: ReportView) -> dict[str, str]:
-    """Return the facts that are equal in all runs of a gate if the runs used the same kind of machine and the same
-    code. The value `UNKNOWN` means that a fact was not recorded."""
+    """Return facts about machine and code, which are equal in all runs of a gate on equal machines with equal code. The
+    value `UNKNOWN` means that a fact was not recorded."""
     header = view.header
     collected = header.environment
     known: dict[str, str | None] = {
@@ -46,7 +46,8 @@ def facts(view: ReportView) -> dict[str, str]:
 
 
 def columns(view: ReportView) -> dict[str, list[str]]:
-    """Return the name of each fact with its values, one for each part. A value that most parts do not have is marked.
+    """Return the name of each fact with its values, one for each part. Values other than the most frequent one have the
+    prefix `DIFFERS`.
 
     A fact that is unknown in every part is left out.
     """
@@ -72,13 +73,12 @@ def notes(view: ReportView) -> list[str]:
     units = view.contradictory()
     named = ", ".join(f"{line(unit.claim, 80)} on {line(unit.workload, 60)}" for unit in units[:5])
     more = f" and {len(units) - 5} more" if len(units) > 5 else ""
-    again = f"Judged in several parts, and not alike: {named}{more}. The earliest attempt counts." if units else ""
+    again = f"Judged differently in several parts: {named}{more}. The earliest attempt counts." if units else ""
     return [note for note in (apart, differences(view), again) if note]
 
 
 def rows(view: ReportView) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns, and a row for each part. The rows are in the order in which the parts
-    started."""
+    """Return the names of the columns, and a row for each part. The rows are in the order of the parts' starts."""
     marked = columns(view)
     names = ["part", "verdict", "units held", *marked, "started (UTC)"]
     cells = []
@@ -150,7 +150,7 @@ class JudgedUnit:
 def together(
     parts: Sequence[RunPart], units: Sequence[JudgedUnit], contracts: Sequence[Contract], apart: Sequence[str] = ()
 ) -> ReportView:
-    """Return one view of these units. The name of a part becomes the prefix of its runs: `gate-1/tiny-paired`."""
+    """Return one view of these units. The name of a part becomes a prefix of its runs' ids: `gate-1/tiny-paired`."""
     by_start = sorted(parts, key=lambda part: (part.view.header.started_at, part.name))
     views = [part.view for part in by_start]
     evidence: dict[str, RunEvidence] = {}
@@ -183,7 +183,7 @@ def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
     """Return one view of run directories that are not one gate, with the units and verdicts of each directory.
 
     apart: the reasons why the directories are not one gate. If several directories have a contract of the same name,
-    the directory's name is added to it.
+    the name of the directory is added to the name of the contract.
     """
     often = Counter(contract.id for part in parts for contract in part.view.contracts)
     named = [
@@ -201,7 +201,7 @@ def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
 
 
 def _named(one: JudgedUnit) -> Unit:
-    """Return the unit with the names that its runs have in the joined view."""
+    """Return the unit with the ids that its runs have in the joined view."""
     if one.part is None:
         return one.unit
     return one.unit.model_copy(update={"runs": [f"{one.part.name}/{run}" for run in one.unit.runs]})

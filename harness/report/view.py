@@ -54,12 +54,13 @@ class RunPart:
 
 @dataclass(frozen=True)
 class ReportView:
-    """One run directory, or the shards of a gate together, ready to be rendered.
+    """The input of a report: one run directory, or several (the shards of a gate, or runs that form no gate).
 
     header: its units name runs. These names are the keys of `evidence`. A run without evidence has no key.
-    altered: a line for each difference from the manifest and for each contradiction. incomplete: names of directories
-    that did not finish. unsealed: names of old directories without a manifest. gate: True if every planned unit must be
-    decided and hold. gpus: for each unit (contract, claim, workload), the GPU facts of the machine that ran it.
+    altered: a line for each difference from the manifest, and for each statement in a header (`run.json`) that other
+    files of its directory contradict. incomplete: names of directories that did not finish. unsealed: names of old
+    directories without a manifest. gate: True if every planned unit must be decided and hold.
+    gpus: for each unit (contract, claim, workload), the GPU facts of the machine that ran it.
     parts: several run directories in the order of their start. The names of runs then begin with the name of the part.
     origins: for each unit, the name of the part that decides it.
     places: file and line of each (contract, claim), relative to the folder in which the run was started.
@@ -83,7 +84,7 @@ class ReportView:
     origins: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     apart: tuple[str, ...] = ()
     places: Mapping[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
-    located: Mapping[tuple[str, str, str], FirstDifference] = field(default_factory=dict)  # by unit
+    located: Mapping[tuple[str, str, str], FirstDifference] = field(default_factory=dict)  # by unit, if known
 
     @property
     def is_drill(self) -> bool:
@@ -159,7 +160,7 @@ class ReportView:
         return [claim.id for claim in found if claim is not None and not claim.falsified_by]
 
     def drill_sentence(self) -> str:
-        """Return a sentence about the faults that were planted on purpose, and what the verdicts therefore mean."""
+        """Return text about the faults that were planted on purpose, and about what the verdicts therefore show."""
         if self.of_controls:
             planted, survived, not_run = self._drilled()
             left = f", {not_run} not run" if not_run else ""
@@ -174,8 +175,7 @@ class ReportView:
         return found + ([("Fire drill", self.drill_sentence())] if self.is_drill else [])
 
     def changed_sentence(self) -> str:
-        """Return a sentence on uncommitted changes in the sources of trainer or harness. Return "" if there were no
-        changes."""
+        """Return a sentence on uncommitted changes in the sources of trainer or harness, or "" without changes."""
         changed = " and ".join(f"this {who}" for who in self.changed())
         return f"No commit has {changed}." if changed else ""
 
@@ -189,8 +189,7 @@ class ReportView:
         return dict.fromkeys(who for who, commit in named if commit and commit.endswith(CHANGES))
 
     def replayed(self) -> str:
-        """Return a text that names the mechanisms by which captured steps were replayed. Return "" if no step was
-        captured."""
+        """Return a text with the mechanisms by which captured steps were replayed, or "" if no step was captured."""
         captures = [one.capture for run in self.evidence.values() for arm in run.arms.values() for one in arm]
         ways = dict.fromkeys(seen.mechanism for seen in captures if seen is not None and seen.captured)
         return "; in other claims ".join(REPLAYED.get(way, line(way, 60)) for way in ways if way)
@@ -329,8 +328,8 @@ class ReportView:
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
-        """Return a line for the candidate's commit and a line for the baseline's commit, by name. Return {} unless two
-        commits are compared."""
+        """Return a line for the candidate's commit and a line for the baseline's commit, by name. Return {} if the run
+        does not compare two commits."""
         commits = self.header.commits
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 
@@ -355,8 +354,7 @@ class ReportView:
         return warnings
 
     def warnings(self) -> list[str]:
-        """Return the warnings of a page. These are `doubts`, and a warning about entries under `may_end_apart` that
-        were not needed."""
+        """Return the warnings of a page: `doubts`, and a warning about unneeded entries under `may_end_apart`."""
         return self.doubts() + [
             f"No end state needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
             f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; remove this entry."
@@ -366,38 +364,36 @@ class ReportView:
         ]
 
     def excused_sentence(self) -> str:
-        """Return a sentence with two numbers: how many entries under `may_end_apart` allow unequal end states, and how
-        many units needed such an entry. Return "" if no claim has such an entry."""
+        """Return a sentence with two numbers: how many counts (such as step numbers) may differ at the end because of
+        entries under `may_end_apart`, and how many units needed an entry. Return "" if there are no entries."""
         excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
         if not excuses:
             return ""
         figures = [{name.rpartition(".")[2] for name in verdict.figures} for verdict in self.verdicts]
         needed = sum(EXCUSED_ENDS in names for names in figures)
-        allowed = f"`may_end_apart` allows different ends of {counted(excuses, 'count')}"
+        allowed = f"`may_end_apart` allows different final values of {counted(excuses, 'count')}"
         return f"{allowed}; {counted(needed, 'unit')} needed this."
 
     def recorded_sentence(self) -> str:
-        """Return a sentence that says which process recorded the evidence, and by which mechanism steps were
-        captured."""
+        """Return a sentence about the process that recorded the evidence and the mechanism that captured steps."""
         captured = f" Captured: {self.replayed()}." if self.replayed() else ""
         return f"The trainer ran in the process that recorded it.{captured}" if self.evidence else ""
 
     def unchecked_sentence(self) -> str:
-        """Return a sentence with the number of listed claims that have no executable check. Return "" if there are
-        none."""
+        """Return a sentence with the number of listed claims without an executable check, or "" if there are none."""
         number = sum(len(contract.unchecked) for contract in self.contracts)
         listed = f"{counted(number, 'listed claim')} {'has' if number == 1 else 'have'}"
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Return each verdict with the parts of its claim and with the runs that it used. In these parts, a bound that
-        depends on workload or machine is replaced by the number that applied."""
+        """Return each verdict with the parts of its claim and with the evidence by which it was judged. In these parts,
+        a bound that depends on workload or machine is replaced by the number that applied to this verdict."""
         return self._judged
 
     @cached_property
     def _judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Return the result of `judged`. It is cached, because every section of the report reads it for each of its
-        runs."""
+        """Return the result of `judged`. This result is cached, because each section of the report reads it for each
+        run of the section."""
         rows = []
         for verdict in self.verdicts:
             claim = self.claim(verdict.contract, verdict.claim)

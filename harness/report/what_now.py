@@ -1,5 +1,5 @@
-"""List what to do after a run: units to fix, surviving faults, units to decide, and claims that are not proven able to
-fail."""
+"""List what to do after a run: units to fix, faults that survived, units to decide, and claims without a planted
+fault."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def what_now(view: ReportView, shown: Shown = line) -> list[Step]:
 
 
 def _broken(view: ReportView, shown: Shown) -> Iterator[Step]:
-    """Yield a step for each broken or violated unit, with its likely cause or the judge's message."""
+    """Yield a step for each unit that is violated or ended with ERROR, with its likely cause or the judge's message."""
     first = cards.lead(view)
     ordered = sorted(
         cards.worst_first(view.verdicts), key=lambda unit: not first or unit is not view.verdicts[first - 1]

@@ -61,8 +61,7 @@ class ReasonText(BoundedModel):
         return self.cause if found is None else found.cause
 
     def remedy_of(self, verdict: Verdict) -> str | None:
-        """Return the remedy that the verdict's message selects. If it selects none, return the usual remedy of the
-        reason code."""
+        """Return the remedy that the verdict's message selects or, if it selects none, the reason code's usual one."""
         found = self._told(verdict)
         return self.remedy if found is None else found.remedy
 

@@ -50,7 +50,7 @@ class Limits:
     # Largest number of bytes between the contents of two files. One header with a long name needs at most this many
     # bytes.
     header: int = 16 * 2**10
-    name: int = 512
+    name: int = 512  # largest number of bytes in a path
     depth: int = 8  # largest number of names in a path
     decoder: int = 128 * 2**20  # largest memory of the decoder in bytes; `xz -9` needs 65 MiB
 
@@ -59,7 +59,7 @@ LIMITS = Limits()
 
 
 def is_archive(path: Path) -> bool:
-    """Return True if the file's name ends like an archive that the harness can read."""
+    """Return True if the file's name has a suffix of archives that the harness can read (`SUFFIXES`)."""
     return path.name.lower().endswith(SUFFIXES)
 
 
@@ -117,7 +117,7 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = ""
             "the archive of a run cannot be unpacked completely",
             where=str(archive),
             got=f"{type(error).__name__}: {str(error)[:200]}",
-            remedy="fetch or create the archive again",
+            remedy="download the archive again, or create it again",
         ) from error
 
 
@@ -133,7 +133,7 @@ def _decompressed(file: IO[bytes], archive: Path, limits: Limits) -> _Readable:
 
 
 class _XzFile:
-    """Read one xz stream with limited memory for the decoder. `lzma.LZMAFile` offers no such limit."""
+    """One xz stream that is decoded with limited memory. `lzma.LZMAFile` offers no such limit."""
 
     def __init__(self, file: IO[bytes], memory: int) -> None:
         self._file, self._decoder = file, lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=memory)
@@ -180,8 +180,8 @@ _DISTRUST = "do not unpack the archive; ask for one that `harness pack` made"
 
 
 class _Member(tarfile.TarInfo):
-    """A member of an archive. A damaged header raises an error. tarfile itself would treat it as the end of the
-    archive."""
+    """A member of an archive. A damaged header raises an error. tarfile itself would treat such a header as the end of
+    the archive."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
@@ -213,8 +213,8 @@ class _Unpacking:
     unpacked: int = 0
 
     def run(self) -> None:
-        """Unpack every file and folder. Raise ReadError if anything except zero bytes follows the last file or
-        folder."""
+        """Unpack every file and folder, or only the folder `first`. Raise ReadError if the archive is read to its end
+        and anything except zero bytes follows the last file or folder."""
         count = 0
         while (member := self._next()) is not None:
             if self.first and self.first not in PurePosixPath(member.name).parts[:2]:

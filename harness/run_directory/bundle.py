@@ -48,8 +48,8 @@ class TimedBefore(Record):
 
 
 class Attempts(Record):
-    """Other timings of a run's units. ci: the number of the CI job's attempt in which the run was made, counted from
-    1."""
+    """Other timings of a run's units. ci: the number, counted from 1, of the CI job's attempt in which the run was
+    made."""
 
     timings: list[TimedBefore] = Field(default_factory=list)
     ci: Annotated[int, Field(ge=1)] | None = None  # None: unknown
@@ -142,7 +142,7 @@ class Header(Versioned):
 
     @property
     def before_manifests(self) -> bool:
-        """Return True if the directory was made before manifests existed. Such a directory may lack a manifest."""
+        """Return True if manifests did not exist when the directory was written, so that it may lack a manifest."""
         return self.format_version < 3
 
     @model_validator(mode="after")
@@ -172,7 +172,7 @@ class Header(Versioned):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run directory that was read. seal: the result of comparing the directory with its manifest.
+    """The content of a run directory. seal: the result of comparing the directory with its manifest.
 
     If the run was unpacked from an archive, the unpacked files are removed when this object is deleted.
     """
@@ -186,7 +186,7 @@ class Bundle:
 
     @property
     def complete(self) -> bool:
-        """Return True if the run finished and was sealed. Later changes of files do not matter; see `altered`."""
+        """Return True if the run finished and was sealed, even if files were changed later (see `altered`)."""
         return not self.seal.missing
 
     @property
@@ -204,8 +204,8 @@ class Bundle:
         return {*self.header.digests.evidence, *(self.seal.within.by_path() if self.seal.within is not None else ())}
 
     def contract_paths(self) -> list[Path]:
-        """Return the sorted paths of the copies of contracts. These are the contracts in the header, and all other
-        files in their folder."""
+        """Return the sorted paths of the copies of contracts: a path for each contract that the header names, and all
+        other YAML files in the same folder."""
         folder = self.root / layout.CONTRACTS
         names = {f"{name}.yaml" for name in self.header.digests.contracts}
         return [folder / name for name in sorted(names | {path.name for path in folder.glob("*.yaml")})]
@@ -225,9 +225,9 @@ class Bundle:
         return self._read[run_id]
 
     def so_far(self) -> Bundle:
-        """Return a bundle of a directory that is still being written.
+        """Return this bundle for a directory that is still being written.
 
-        For an unfinished run, the bundle has only the executions that are complete.
+        The evidence of a run that is still executing then has only the arms' executions that have ended.
         """
         return replace(self, under_way=True, _read={}, _made={})
 
@@ -262,7 +262,8 @@ class Bundle:
 def read_bundle(path: Path) -> Bundle:
     """Open a run: a run directory, an archive of one, or a published folder.
 
-    Raises EvidenceError if the path is no run, if its content is not allowed, or if its `run.json` is damaged.
+    Raises EvidenceError in three cases: the path is not a run, the run contains something that is not allowed, or its
+    `run.json` is damaged.
     """
     place = place_of(path)
     try:
@@ -346,7 +347,7 @@ def recorded_bytes(path: Path) -> bytes | None:
 
 
 def unused(path: Path) -> Path:
-    """Return the path, or, if it exists, the first of `name-2`, `name-3`, … that does not exist."""
+    """Return the path if nothing exists there, otherwise the first unused path among `name-2`, `name-3`, …"""
     names = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return path if not os.path.lexists(path) else next(other for other in names if not os.path.lexists(other))
 

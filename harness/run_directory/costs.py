@@ -1,4 +1,4 @@
-"""Divide the time of a directory's runs among runs, phases and kinds of cost. No judge uses these times."""
+"""Add up the time that the runs of a run directory took, by run, phase and kind of cost. No judge uses these times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.run_directory.verdict_file import read_verdicts
 
 
 class Kind(StrEnum):
-    """The kinds of cost, in the order in which they first occur in a run."""
+    """The kinds of cost, such as imports or waiting, in the order in which they first occur in a run."""
 
     IMPORTS = "imports"
     OPENING = "opening"
@@ -58,7 +58,7 @@ _WORDS = {
     Kind.LOCATING: "locating first differences",
 }
 # A phase of an arm is named `ARM: …` or `ARM.REPLICA: …`. The keys below are the texts after the colon. A key that ends
-# in a space is the beginning of several such texts.
+# in a space matches every text that begins with the key.
 _OF_AN_ARM = {
     "open": Kind.OPENING,
     "warm-up": Kind.WARM_UP,
@@ -143,8 +143,8 @@ class Span(NamedTuple):
 def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
     """Return the worker's time as consecutive spans. Each phase ends when the next phase begins.
 
-    If the worker died without a record of its process, its last phase has no span. If evidence is damaged, times that
-    are not finite or not in order are left out.
+    If the worker died without a record of its process, its last phase has no span. Times in damaged evidence are left
+    out if they are not finite or not in order.
     """
     if not worker.clocked or worker.process is None:
         marks = [(phase.name, kind_of(phase.name, controls), phase.seconds) for phase in worker.phases]
@@ -153,7 +153,7 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
         return list(_until_the_next(marks))
     marks = list(_before_the_run(worker.process))
     spent = worker.run.settings.get(SPENT)
-    # This time was spent on earlier executions of the run. Their evidence was not kept.
+    # `spent` are the seconds of earlier executions of the run, whose evidence was not kept.
     if marks and isinstance(spent, int | float) and spent > 0:
         marks.insert(0, ("earlier executions", Kind.LOCATING, marks[0][2] - spent))
     marks += [(phase.name, kind_of(phase.name, controls), phase.began or 0.0) for phase in worker.phases]
@@ -166,8 +166,8 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
 
 
 def on_gpu(worker: WorkerTimes, spent: Iterable[Span]) -> list[Span]:
-    """Return the spans in which the worker held a GPU and did not wait. Return an empty list if the worker held no GPU,
-    or if its process was not recorded."""
+    """Return the spans among `spent` in which the worker held a GPU and did not wait. Return an empty list if the
+    worker held no GPU, or if the times of its process were not recorded."""
     process = worker.process
     if process is None or process.gpu is None:
         return []
@@ -217,7 +217,7 @@ class PhaseSeconds(Record):
 
 
 class Costs(Record):
-    """The cost of all runs, in seconds. Runs may overlap. `by_kind` and `by_run` count the seconds of each run in full.
+    """The cost of all runs, in seconds. `by_kind` and `by_run` count each run in full, even if runs overlap in time.
 
     clocked: True if the start and the end of processes were recorded. `wall_seconds` is then the time from the start of
     the first process to the end of the last process. False for older evidence. Each run then lasts from its first to
@@ -229,7 +229,7 @@ class Costs(Record):
     gpu_seconds: Amount = 0.0  # time in which a run held a GPU and neither waited nor was stopped
     processor_seconds: Amount | None = None  # processor time of the workers that completed; None: not recorded
     by_kind: dict[Kind, Amount] = Field(default_factory=dict)
-    # GPU seconds; if several runs share the GPU, the time is divided among them
+    # kind of cost -> GPU seconds; if several runs hold the GPU at the same time, this time is divided among the runs
     gpu_by_kind: dict[Kind, Amount] = Field(default_factory=dict)
     by_run: dict[str, list[PhaseSeconds]] = Field(default_factory=dict)
 
@@ -277,7 +277,7 @@ def costs(
 
 
 def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, float]:
-    """Return GPU seconds by kind of cost. Time in which several spans hold the same GPU is divided among the spans.
+    """Return GPU seconds by kind of cost. Time in which several workers hold the same GPU is divided among them.
 
     held: pairs of a GPU's UUID and the spans in which a worker held this GPU.
     """
@@ -350,8 +350,8 @@ def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
     """Return the cost of all runs of one directory. Runs without a verdict and runs that locate differences are
     included.
 
-    The parts of a resumed run are computed separately and added, because the clock may have been reset between the
-    parts.
+    For a directory that was resumed, the costs before and after each resumption are computed separately and added,
+    because the clock may have been reset in between.
     """
     controls = {contract.id: control_arms(contract) for contract in contracts}
     has_gpu = bundle.header.environment.gpu.uuid is not None
@@ -368,7 +368,7 @@ def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
 
 
 def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
-    """Return the workers of every run that has workers, by run id.
+    """Return the workers of every run that has recorded workers, by run id. Runs that located differences are included.
 
     A run id that is a path out of the directory is ignored.
     """
@@ -394,8 +394,8 @@ def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, 
     """Return the times in which workers executed the runs of each wanted unit. A unit without such records has no
     entry.
 
-    Run directories and published archives are searched folder by folder, from the newest name to the oldest, until
-    every unit is found. An archive is unpacked only if it has a verdict of a unit that was not found yet.
+    Run directories and published archives are searched folder by folder, from the newest name to the oldest. A run is
+    read only if it has a verdict of a wanted unit for which no times were found yet.
     """
     found: dict[Name, Sequence[Busy]] = {}
     for folder in folders:

@@ -1,8 +1,8 @@
 """Create a run directory: start a new one, or resume an interrupted one.
 
 A command can resume only with the same contracts, sources, packages, machine and options. A run that ended keeps its
-evidence, even if its worker died. If such a run were executed again, a gate could be repeated until it passes. A run
-that was interrupted is executed again from the start, and the header names the run.
+evidence, even if its worker died: if such a run were executed again, a gate could be repeated until it passes. A run
+that was interrupted is executed again from the start, and the header lists it.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 # A run directory contains `journal.json` only while the directory is written. The file records how the run was started,
 # and the digest of the evidence of each completed run.
 #
-# After an interruption, only this file shows which runs are complete. Therefore it is rewritten after each run. It is
-# removed when the directory is sealed, because the manifest then contains the digests.
+# After an interruption, only this file shows which runs are complete. Therefore the file is rewritten after each run.
+# When the directory is sealed, the file is removed, because the manifest then contains the digests.
 
 
 class JournalFile(Record):
     """The journal's content without its checksum. All values are SHA-256 digests, so the journal contains no folder
     names.
 
-    headers: digests of `run.json` before and after its last change. A killed process may have left either content.
-    options: digests of options of the command line, by name. plan: digest of each run to execute, by run id. ended:
-    digest of the evidence of each run that has ended, by run id.
+    headers: digests of `run.json` before and after its last change. A process that is killed leaves one of these two
+    versions. options: digests of options of the command line, by name. plan: digest of each run to execute, by run id.
+    ended: digest of the evidence of each run that has ended, by run id.
     """
 
     format_version: Literal[1] = 1
@@ -62,7 +62,7 @@ class JournalFile(Record):
 
 
 class _Written(JournalFile):
-    checksum: Digest  # digest of the other fields, which reveals a changed file
+    checksum: Digest  # digest of all other fields; a changed file does not match it
 
 
 def journal_text(content: JournalFile) -> str:
@@ -80,8 +80,8 @@ def read_journal(directory: Path) -> JournalFile:
 
 
 def evidence_digest(evidence: Path, run: str) -> str:
-    """Return one SHA-256 of the names and contents of all files below `evidence/RUN`. A missing folder has a digest,
-    too."""
+    """Return one SHA-256 of the names and contents of all files below `evidence/RUN`. A folder that is missing or
+    cannot be read has a digest, too."""
     folder = evidence / run
     found = listing(folder)
     files = [listed_file(folder, name) for name in sorted(found.files)]
@@ -120,7 +120,7 @@ def changed_since(directory: Path, journal: JournalFile) -> list[str]:
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
-    """Lock the directory, so that no other process creates or resumes it.
+    """Lock the run directory within the `with` block, so that no other process writes or resumes it.
 
     Raises UsageError if another process holds the lock.
     """
@@ -268,7 +268,8 @@ ANEW = "start a new run, without --resume"
 
 @dataclass(frozen=True)
 class Described:
-    """Everything that must be equal when a directory is resumed.
+    """The contracts, runs and options of a command. To resume an interrupted directory, they must be those of the
+    interrupted command.
 
     work: by run id, a list of runs. The first run is executed, and the following runs share its evidence.
     options: by name, the options of the command line that are neither in the header nor in contracts.
@@ -302,7 +303,7 @@ def made_directory(
 @contextmanager
 def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[BundleWriter, Journal]]:
     writer = BundleWriter(final, described.header, described.contracts, described.waivers, named=named)
-    # Without work there is nothing to resume, so do not create a lock. The package for locks may not be installed.
+    # Without runs to execute, nothing can be resumed, so no lock is needed. The package for locks may not be installed.
     with alone_in(writer.path) if described.work else nullcontext():
         if named and described.work:
             _refuse_one_under_way(writer)
@@ -319,7 +320,7 @@ def _refuse_one_under_way(writer: BundleWriter) -> None:
     """Raise UsageError if another process is creating a directory with the same final name.
 
     Call this function only after this process has created its directory. If two processes start at the same time, at
-    least one of them then sees the other's directory.
+    least one of these processes then sees the directory of the other process.
     """
     for other in sorted(_unfinished_of(writer.final)):
         if other != writer.path and not is_free(other / layout.LOCK):

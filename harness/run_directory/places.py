@@ -77,8 +77,8 @@ def temporary_folder(final: Path, behind: str = "") -> Path:
 
     The parent of `final` is created, too. The new folder's name is the name of `final`, then `behind`, then random
     characters. Without `behind` the name starts with a dot. The returned path begins with `final.parent` exactly as
-    written, so that it equals a path from a glob in `final.parent`. `mkdtemp` alone would not do this: since Python
-    3.12 it returns an absolute path without `..`, and this path can be another folder if `..` follows a link. Raises
+    the caller wrote it, so that it equals a path from a glob in `final.parent`. The path that `mkdtemp` returns is not
+    used: since Python 3.12 it is absolute and without `..`, and can be another folder if `..` follows a link. Raises
     UsageError if the folder cannot be created, if it would be inside a run, or if the umask would prevent this user
     from reading the files.
     """
@@ -106,7 +106,7 @@ def _require_readable(final: Path) -> None:
 def takes_nothing(path: Path, error: OSError) -> UsageError:
     """Return the error for a path to which a command cannot write."""
     rule, got = "the named path must be writable", error.strerror or str(error)
-    return UsageError(rule, where=str(path), got=got, remedy="name another one")
+    return UsageError(rule, where=str(path), got=got, remedy="name another path")
 
 
 def write_named(path: Path, text: str) -> None:
@@ -190,7 +190,7 @@ _RULE = "evidence can be read only from a run directory or from an archive of a 
 
 @dataclass(frozen=True)
 class Place:
-    """The folders that contain the parts of a run. temporary: the folder of unpacked files, which is removed later."""
+    """The folders that contain the parts of a run. temporary: for an archive, the folder in which it was unpacked."""
 
     named: Path  # the path that the caller gave; messages and pages show it
     root: Path  # contains `run.json`, `contracts/`, `waivers/` and `evidence/`
@@ -223,10 +223,10 @@ class Place:
 
 
 def place_of(path: Path) -> Place:
-    """Find a run, and unpack it if it is in an archive.
+    """Return the place of the run at `path`. If the run is in an archive, unpack it into a temporary folder.
 
-    Raises UsageError if the path does not exist. Raises EvidenceError if the path is not a run, or if its content is
-    not allowed.
+    Raises UsageError if the path does not exist. Raises EvidenceError if the path is not a run, or if the run contains
+    something that is not allowed.
     """
     archive = path / layout.ARCHIVE
     if path.is_dir() and not (archive.exists() or archive.is_symlink()):
@@ -243,14 +243,14 @@ def place_of(path: Path) -> Place:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the runs directly in a folder, sorted by path. They are folders, published folders and archives."""
+    """Return the runs directly in a folder, sorted by path: run directories, published folders and archives."""
     found = [path.parent for name in (layout.HEADER, layout.ARCHIVE) for path in folder.glob(f"*/{name}")]
     archives = [path for path in folder.glob("*") if path.is_file() and is_archive(path)]
     return sorted({*found, *archives})
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Return the runs in a folder at any depth, sorted by path. A run is not searched for other runs."""
+    """Return the runs in a folder at any depth, sorted by path. The folder of a run is not searched for other runs."""
     found = runs_in(folder)
     for inside in sorted(folder.iterdir()):
         if inside.is_dir() and not inside.is_symlink() and inside not in found:
@@ -294,7 +294,7 @@ def _unpacked(named: Path, archive: Path, derived: Path | None) -> Place:
 
 
 def _root(folder: Path, archive: Path) -> Path:
-    """Return the run directory among unpacked files. It is the folder itself, or the only folder in it."""
+    """Return the run directory in the folder of unpacked files: this folder itself, or the only folder in it."""
     inside = sorted(folder.iterdir())
     runs = [path for path in inside if path.is_dir() and (path / layout.HEADER).exists()]
     if (folder / layout.HEADER).exists() or not runs:

@@ -1,8 +1,8 @@
 """Seal a run directory (`manifest.json`), and check the seal. The manifest lists every other file: path, size, digest.
 
 The manifest is the last file that is written, at the top of the folder. The manifest of a published folder lists the
-pages and the archive. A second manifest in the archive lists the recorded files. The digest `seen` of the recorded
-files is equal in both manifests, and a new judgement does not change it. A run directory is complete if it has a
+pages and the archive. A second manifest in the archive lists the recorded files. Both manifests contain `seen`, the
+digest of the recorded files. If the run is judged again, `seen` stays the same. A run directory is complete if it has a
 manifest, and if its files and folders are exactly those in the manifest.
 """
 
@@ -72,7 +72,7 @@ class Manifest(Record):
 
 
 class _Written(Manifest):
-    """The text of `manifest.json`. checksum: SHA-256 of the other fields, which reveals damage."""
+    """The text of `manifest.json`. checksum: SHA-256 of all other fields; a damaged file does not match it."""
 
     checksum: Digest
 
@@ -106,7 +106,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def listed_file(root: Path, name: str) -> ListedFile:
-    """Return the entry of a manifest for a file, computed from the file's content. Raises OSError."""
+    """Return a file's entry for the manifest, computed from the file's content. Raises OSError if it cannot be read."""
     with (root / name).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return ListedFile(path=name, size=file.tell(), sha256=digest)
@@ -138,7 +138,7 @@ _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1
 class Listing:
     """The content of a folder, by relative paths. files: plain files with their size in bytes.
 
-    unfit: entries that a run directory must not contain, with the reason (link, device, name not for every system).
+    unfit: entries that a run directory must not contain -> the reason, such as a link, a device or a forbidden name.
     """
 
     files: dict[str, int] = field(default_factory=dict)
@@ -238,7 +238,7 @@ def seal_of(place: Place, *, before_manifests: bool) -> Seal:
     """Compare a directory with its manifest. For a published run, also compare the archive's files with the archive's
     manifest.
 
-    before_manifests: True if manifests did not exist in the header's version. Then a run without a manifest may be a
+    before_manifests: True if manifests did not exist when the run was recorded. A run without a manifest may then be a
     finished run.
     """
     if any(os.path.lexists(folder / layout.INCOMPLETE) for folder in (place.root, place.derived)):
@@ -287,8 +287,8 @@ def _is_below(name: str, unfit: Collection[str]) -> bool:
 
 
 def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listing) -> str | None:
-    """Return how a file or folder differs from its entry in the manifest, or None if it does not differ. listed: None
-    for a folder."""
+    """Return the difference of a file or folder from its entry in the manifest, or None if there is none. listed: the
+    entry of a file; None for a folder."""
     if listed is None:
         return None if name in found.folders else "a file instead of a folder" if name in found.files else "missing"
     if name not in found.files:

@@ -4,12 +4,12 @@ of the gate's units, with its own run directory.
 Each unit is judged by the evidence of its earliest attempt. A later attempt never replaces the earliest one. A shard
 made no attempt at a unit if it only reported that its machine cannot execute this unit. If a timing could be repeated
 until it passes, its error rates would be higher than stated. Therefore every attempt is counted: attempts in the other
-run directories of the folder, attempts in the shards of a gate, and attempts of the CI job.
+run directories of the reports folder, attempts in the shards of a gate, and attempts of the CI job.
 
 Shards must be timed on equally fast machines. Machines of one kind can differ in speed, because of a locked GPU clock
 or a CPU governor. The clock also depends on the workload. Therefore the highest clocks during timings of the same claim
-are compared. They may differ by the spread that the claim allows within a process. Processors are compared by their
-pace, the shortest time that a fixed piece of work took.
+are compared. These clocks may differ as much as the claim allows for the clocks of one process (`sm_clock_spread`).
+Processors are compared by their pace, the shortest time that a fixed piece of work took.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CI_ATTEMPTS = {
 
 
 def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
-    """Return the attempts before this header's run. `reports` does not contain this run yet.
+    """Return the attempts before the run of `header`. The folder `reports` does not contain this run yet.
 
     A run in `reports` counts, whatever its verdict is, if it planned to time the same unit with equal sources, an equal
     contract and an equal baseline commit. Drills do not count. Directories without a readable `run.json` are ignored.
@@ -72,7 +72,7 @@ def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
 
 
 def timings(header: Header) -> dict[_Timing, str]:
-    """Return the timed units of a run, each with the digest of its contract."""
+    """Return the timed units of a run. The values are the digests of the units' contracts."""
     return {
         (unit.contract, unit.claim, unit.workload): header.digests.contracts.get(unit.contract, "")
         for unit in header.units
@@ -81,7 +81,7 @@ def timings(header: Header) -> dict[_Timing, str]:
 
 
 def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
-    """Return the headers of all runs in the folder that have the same sources, by directory name, in sorted order."""
+    """Return the headers of the runs in `reports` that have the sources of `header`, by sorted directory name."""
     found = {}
     for path in sorted(reports.glob(f"*/{layout.HEADER}")):
         other = readable(path, Header)
@@ -127,7 +127,7 @@ NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A unit with the evidence that decides it, in the order of its runs. bundle: None if no directory has the unit."""
+    """A unit, and the evidence of its runs, in order. bundle: the directory that has the unit, or None."""
 
     unit: Unit
     evidence: list[RunEvidence]
@@ -203,9 +203,9 @@ def _attempt(bundle: Bundle, unit: Unit) -> Attempt:
 
 
 def _was_made(attempt: Attempt, arms: Collection[str]) -> bool:
-    """Return False if the machine could not execute the unit, so that no attempt was made.
+    """Return True if an attempt was made. Return False if the machine could not execute the unit.
 
-    The plan, a run or one of the claim's `arms` may have reported this.
+    That the machine lacks something is recorded in the plan, in a run, or for one of the claim's `arms`.
     """
     of_arms = [failure.obstacle for run in attempt.evidence for arm, failure in run.failed.items() if arm in arms]
     obstacles = [attempt.unit.obstacle, *(run.obstacle for run in attempt.evidence), *of_arms]
@@ -218,9 +218,9 @@ def _commits(bundle: Bundle) -> str:
 
 
 def part_names(bundles: Sequence[Bundle]) -> list[str]:
-    """Return a name for each directory. All names are different.
+    """Return a different name for each directory: the name of the folder or archive.
 
-    A name is that of the folder or archive, with parent folders if necessary.
+    If two names would be equal, all names also contain names of parent folders.
     """
     paths = [bundle.path if bundle.path.name else bundle.path.resolve() for bundle in bundles]
     longest = max(len(path.parts) for path in paths)
@@ -266,7 +266,7 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
 
 
 def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error for each run that cannot be a shard of the same gate as an earlier run.
+    """Yield an error for each run that cannot be a shard of the same gate as a run before it in `bundles`.
 
     Such a run has other sources, commits or contracts, or it timed the same claim on another kind of machine.
     """
@@ -296,7 +296,7 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 def _of_both(header: Header, other: Header) -> TwoCommits | None:
     """Return the two commits that the run `header` compares. Accepted baselines are included only for contracts that
-    both runs have."""
+    the run `other` has, too."""
     if header.commits is None:
         return None
     shared = header.digests.contracts.keys() & other.digests.contracts.keys()
@@ -324,8 +324,8 @@ def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | N
     None if no package differs.
 
     A package that only one of the runs has counts only if the other run has all systems of this run. Otherwise the
-    package may belong to a system that the other run does not have. Older headers do not list packages, and only show
-    whether all sources together are equal.
+    package may belong to a system that the other run does not have. Older headers do not list packages. For them, only
+    the digests of all sources together are compared.
     """
     known, found = first.digests.packages, other.digests.packages
     if known and found:
@@ -358,10 +358,9 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
-    """Return the directory that decides each timed unit (contract, claim, workload). It is the directory with the
-    earliest attempt.
+    """Return, for each timed unit (contract, claim, workload), the deciding directory: that of the earliest attempt.
 
-    A machine that could not execute the unit made no attempt.
+    A directory whose machine could not execute the unit has no attempt.
     """
     tried: dict[tuple[str, str, str], list[Bundle]] = {}
     for bundle in sorted(bundles, key=lambda each: (each.header.started_at, each.path.name)):
@@ -403,8 +402,8 @@ class Speed:
         return cls(max(filter(math.isfinite, clocks), default=None), min(filter(math.isfinite, paces), default=None))
 
     def apart(self, other: Speed, spread: float) -> str:
-        """Return as text how two machines differ in speed. Return "" if the difference is allowed. spread: the allowed
-        difference of the clocks, as a share of the higher clock."""
+        """Return the difference in speed between two machines as text. Return "" if the difference is allowed. spread:
+        the allowed difference of the clocks, as a share of the higher clock."""
         if self.clock and other.clock:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:

@@ -3,10 +3,10 @@
 Equal verdicts give equal bytes of `verdicts.json`, because the file contains no sentences, paths or times. Sentences
 are computed from the evidence when they are shown. Their wording can change without a change of published runs.
 
-`drill.json` is published and has a version. The last drill of a contract is searched for among the published records.
+`drill.json` is published and has a version. The last drill of a contract is the newest published record for it.
 
-Each old format has one reader, which converts its values to the next version. Evidence has no version. If older
-evidence lacks a value, the record has None. No reader invents such a value. The judges decide what a missing value
+Each old format has one reader, which converts its values to the next version. Evidence has no version. A value that
+older evidence lacks is read as None, and never replaced by an assumed value. The judges decide what a missing value
 means (for example `end_state_unrecorded`).
 """
 
@@ -53,7 +53,7 @@ class Versioned(Record):
 def header_1(values: Values) -> Values:
     """Convert a header of version 1 to version 2. Version 1 had no `purpose`; a drill's `fault` was "drill".
 
-    Version 2 is older than manifests (`Header.before_manifests`).
+    In version 2, manifests did not exist yet (`Header.before_manifests`).
     """
     fault = values.get("fault")
     purpose = "verify" if fault is None else "drill" if fault == "drill" else "fault"
@@ -76,7 +76,7 @@ def drill_record_1(values: Values) -> Values:
 
 
 class Gate(Record):
-    """The gate over all planned units. It is open if every unit has the verdict PASS."""
+    """The gate over all planned units, which is open if every unit has the verdict PASS."""
 
     open: bool
 
@@ -125,8 +125,8 @@ def read_verdicts(directory: Path) -> VerdictFile:
 
 
 def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | None:
-    """Return how the recorded `verdicts.json` differs from a new file with these verdicts. Return None if the bytes are
-    equal.
+    """Return as text the difference between the recorded `verdicts.json` and a new file with these verdicts. Return
+    None if the bytes are equal.
 
     recorded: the content of the file, or None if it cannot be read. Sentences in a file of version 1 are not compared.
     """
@@ -137,8 +137,8 @@ def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | N
 
 
 def _without_sentences(recorded: bytes) -> bytes | None:
-    """Convert the content of a version 1 file to version 2. Return None for a file of another version or with a
-    repeated key."""
+    """Convert the content of a `verdicts.json` of version 1 to version 2. Return None for another version, and for a
+    file that is not JSON or repeats a key."""
     try:
         require_keys_once(recorded)
         values = json.loads(recorded)
@@ -150,14 +150,14 @@ def _without_sentences(recorded: bytes) -> bytes | None:
 
 
 FILE = layout.DRILL
-# Largest number of orders of shared files that are tried. The header contains the right order, but the header is at the
-# end of the archive and would be slow to reach.
+# Largest number of orders of shared files that are tried, to find the order in which a contract's digest includes them.
+# The header contains this order, but the header is at the end of the archive and would be slow to reach.
 MOST_ORDERS = 10_000
 Scalar = bool | int | Real | str
 
 
 class Triple(Record):
-    """A verdict, expected or found: its status, its generic reason code, and the figures that the drill checks."""
+    """The verdict that a fault must cause, or that it caused: status, reason code, and the figures that are checked."""
 
     status: str
     reason: str
@@ -204,8 +204,8 @@ class NotDrilled(Record):
 
 
 class Source(Record):
-    """The origin of the evidence of a run with a fault. donor: another run from which the evidence of some arms was
-    taken."""
+    """The origin of the evidence of a run with a fault. donor: the id of the run without a fault from which the
+    evidence of the other arms was taken, or None."""
 
     probe: str
     executed_arms: list[str]
@@ -214,20 +214,18 @@ class Source(Record):
 
 
 class DrillMachine(Record):
-    """The machine of a drill. cuda: True if the drill could plant faults that need CUDA; gpus: the names of the
-    GPUs."""
+    """The machine of a drill. cuda: True if the drill could plant faults that need CUDA. gpus: names of the GPUs."""
 
     cuda: bool
     gpus: list[str]
     host_memory_gib: Real
 
 
-INTERRUPTED = "interrupted"  # the reason for faults that an interrupted drill did not plant
+INTERRUPTED = "interrupted"  # the value of `NotDrilled.reason` for faults that an interrupted drill did not plant
 
 
 class DrillRecord(Versioned):
-    """The content of `drill.json`. contracts: by contract id, the SHA-256 digest of the contract for which the record
-    is valid.
+    """The content of `drill.json`. contracts: contract id -> SHA-256 of the contract for which the record is valid.
 
     planned: the number of pairs of a claim and a fault in the drill. Each pair is in `rows` or in `not_run`.
     """
@@ -281,9 +279,9 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
 
 
 def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, str] | None = None) -> DrillRecord:
-    """Return a drill record with the digests that are valid for `contracts`. Raises as `read_record` does.
+    """Return a drill record with digests that are valid for `contracts`. Raises EvidenceError if it cannot be read.
 
-    If a contract has changed since the drill only in texts that neither a judge nor a runner reads, the record gets the
+    If a contract has changed since the drill only in texts by which nothing is executed or judged, the record gets the
     contract's new digest. known: digest of a drilled contract -> digest of its demands (see `LoadedContract.demands`).
     All drills of one command share this mapping, and new entries are added to it.
     """
@@ -294,7 +292,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
     drilled = {one.contract.id: record.contracts[one.contract.id] for one in changed}
     known = {} if known is None else known
     unread = [contract for contract, digest in drilled.items() if not known.get(digest)]
-    if unread:  # This drill may have a copy of the contract that an earlier drill lacked.
+    if unread:  # the directory of this drill may contain a copy of the contract that earlier drills' directories lack
         with TemporaryDirectory(prefix="harness-drill-") as scratch:
             copies = _copies(path.parent, Path(scratch))
             known.update({drilled[contract]: _demands(copies, contract, record) for contract in unread})
@@ -348,7 +346,7 @@ def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[Dri
 
 
 class ClaimDrilled(Record):
-    """The result of a claim's faults in the newest drill that planted one of them.
+    """The results of a claim's faults in the newest drill that planted one of these faults.
 
     A drill counts only if the contract had the same demands then as now.
     """

@@ -36,7 +36,7 @@ from harness.run_directory.seal import (
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-# Follows the final name in the name of an unfinished directory; random characters follow it.
+# The part of an unfinished directory's name that stands between the final name and random characters.
 UNFINISHED_NAME = ".incomplete-"
 # First words of a note that names the unfinished directory.
 KEPT = f"kept the evidence so far, marked {layout.INCOMPLETE}"
@@ -98,9 +98,9 @@ class BundleWriter:
             raise
 
     def put_back(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Write everything except the evidence. Call this again if a trainer may have removed or replaced files.
+        """Write everything except the evidence. Call this method again if a trainer may have removed or replaced files.
 
-        each: a context manager that is entered for each file or folder. It may, for example, suppress errors.
+        each: a context manager that is entered for each file or folder, for example to suppress errors.
         """
         above = {folder.as_posix() for name in self._copies for folder in PurePosixPath(name).parents}
         for folder in (".", *sorted({layout.CONTRACTS, layout.EVIDENCE, *above})):
@@ -120,9 +120,9 @@ class BundleWriter:
         return self.path / layout.EVIDENCE / run_id
 
     def bundle(self) -> Bundle:
-        """Return the current content for the judges.
+        """Return the current content of the directory for the judges.
 
-        The header is parsed from its text, as later readers will parse it.
+        The header is parsed from its text, so that judges see the same header as later readers of the directory.
         """
         header = parse(header_text(self._header).encode("utf-8"), Header, layout.HEADER)
         return Bundle(Place(self.path, self.path, self.path), header, BEING_WRITTEN)
@@ -130,9 +130,9 @@ class BundleWriter:
     def settle(self, changed: Iterable[str] = ()) -> None:
         """Remove what a run directory must not contain (links, devices, large files). Call this while no worker runs.
 
-        A run that left such a file gets a death record. Other runs keep their verdicts. A file or folder that occupies
-        the name of one of the directory's own files is removed, too. changed: runs whose evidence was changed after
-        they ended. They also get a death record.
+        A run that left such a file gets a death record, so that it proves nothing. Other runs keep their verdicts. A
+        file or folder that occupies the name of one of the directory's own files is removed, too. changed: runs whose
+        evidence was changed after they ended. They also get a death record.
         """
         self.put_back()
         self._remove_what_was_made_of_it()
@@ -140,7 +140,7 @@ class BundleWriter:
             settle_run(entry)
         for run in changed:
             folder = self.evidence_directory(run)
-            # A missing folder counts as incomplete evidence, so it needs no death record.
+            # A run without a folder counts as dead with the cause `incomplete`, so it needs no death record.
             for one in (lane_folders(folder) or [folder]) if folder.is_dir() else ():
                 _write_death(one, f"its evidence was {CHANGED}")
 
@@ -173,7 +173,7 @@ class BundleWriter:
         return self.path
 
     def seal_again(self) -> None:
-        """Seal the finished directory again after files were added. Raises EvidenceError if evidence has changed."""
+        """Seal the finished directory again after files were added. Raises EvidenceError if sealed evidence changed."""
         sealed, _ = read_manifest(self.path)
         today = manifest_of(self.path, before=sealed)
         listed, added = today.by_path(), f"{layout.WHERE}/"
@@ -236,9 +236,9 @@ def header_text(header: Header) -> str:
 
 
 def settle_run(entry: Path) -> None:
-    """Prepare a run's `entry` below `evidence/` for the seal.
+    """Prepare `entry`, a run's folder in `evidence/`, for the seal.
 
-    Remove files that are not allowed. A worker that left such a file gets a death record.
+    Remove files that a run directory must not contain. A worker that left such a file gets a death record.
     """
     only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "an entry that is not a folder"}
     for name, what in sorted(only.items()):

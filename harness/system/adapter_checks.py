@@ -33,7 +33,7 @@ def nearest(name: object, names: Iterable[str]) -> str:
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
     """Return a text that says what is wrong with a setting, or "" if nothing is wrong.
 
-    what: the kind of setting, for the text.
+    what: the kind of setting for the text, such as `arm option`.
     known: the options of the system by name, each with its type or its choices.
     """
     if name not in known:
@@ -49,7 +49,7 @@ def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object
     return f"{what} '{name}' cannot be {value!r}; {nearest(value, map(str, choices))}"
 
 
-SHOWN = 5  # largest number of names that a message lists
+SHOWN = 5  # largest number of names in a message, which only counts further names
 
 
 class AdapterError(HarnessError):
@@ -236,7 +236,7 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
     """Return the metrics that `metrics()` returned, by name.
 
     Raise `AdapterError` unless each value is a tensor of one real number, and each name is allowed for a recorded
-    series. known: the names of the first step; empty for the first step itself.
+    series. known: the names of the metrics at the first step; empty for the first step itself.
     """
     metrics = _named_tensors(found, "metrics()", function, '`{"accuracy": self.accuracy}`, for example')
     for name, tensor in metrics.items():
@@ -255,7 +255,7 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
 def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], function: Callable[..., Any]) -> None:
     """Raise `AdapterError` if two calls of `metrics()` after the same step returned tensors with different memory.
 
-    Different memory means that `metrics()` itself computes the tensors, and not the step. A replay would then not
+    Different memory means that `metrics()` itself, and not the step, computes the tensors. A replay then would not
     update them.
     """
     from harness.system.replay.found_state import same

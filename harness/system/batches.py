@@ -26,8 +26,8 @@ ALONE = "batch"  # the name of the tensor, if the batch is a single tensor
 
 @dataclass(frozen=True)
 class Structure:
-    """The nesting of a batch's tensors. kind: the type of the container; None for a single tensor, whose name is
-    `name`."""
+    """The nesting of a batch's tensors. kind: the type of the container; None for a single tensor. name: the name of
+    the single tensor, or the path of the container."""
 
     kind: type | None
     name: str = ""
@@ -71,8 +71,8 @@ class Structure:
         return [self.name] if self.kind is None else [name for _, each in self.entries for name in each.names()]
 
     def form(self) -> object:
-        """Return a value for comparisons of structures. Two batches that a step cannot distinguish have equal values.
-        For example, the order of a dictionary's keys makes no difference."""
+        """Return a value for comparisons: two structures have equal values if a step cannot distinguish the nesting of
+        their batches. For example, the order of a dictionary's keys makes no difference."""
         kind = Mapping if self.kind is not None and issubclass(self.kind, Mapping) else self.kind
         return kind, frozenset((key, each.form()) for key, each in self.entries)
 
@@ -127,8 +127,8 @@ def _sequence(kind: type, entries: list[Any]) -> Any:
 
 
 def _entries(value: object) -> list[tuple[Any, Any]] | None:
-    """Return (key, value) of each entry of a container. Return None for a leaf, and [] for None, which has no
-    entries."""
+    """Return (key, value) of each entry of a container. Return None for a leaf. Return [] for the value None, which is
+    not a leaf and has no entries."""
     if value is None:
         return []
     if isinstance(value, Mapping):

@@ -244,8 +244,8 @@ class EndFault(FaultyRun):
         return loss
 
     def _inputs_between_steps(self) -> Mapping[str, Tensor]:
-        """Apply the fault and return the inputs. The harness reads the inputs after a step, so the fault does not
-        change the step itself."""
+        """Apply the fault, and return the last step's inputs. The harness reads inputs after a step, so the fault does
+        not change the step itself."""
         self._between_steps()
         return cast("HasInputs", self._inner).inputs()
 

@@ -79,9 +79,8 @@ class PlantedFault:
     planted.
 
     plant: takes the correct `StepFunction` and returns the faulty one: `lambda right: dataclasses.replace(right,
-    step=…)`. breaks: by a claim's id or kind, the verdict that the claim must get because of the fault.
-    arms: the arms of a claim in which the fault is planted.
-    needs: `cuda` if only a GPU can show the fault.
+    step=…)`. breaks: id or kind of a claim -> the verdict that the claim must get because of the fault. arms: the arms
+    of a claim in which the fault is planted. needs: `cuda` if only a GPU can show the fault.
     """
 
     summary: str
@@ -94,7 +93,7 @@ class PlantedFault:
         return FaultDescription(name, self.summary, self.arms, self.breaks, self.needs)
 
 
-# For each function: names of the arguments with which the harness calls the function, and example values.
+# For each function of `StepFunction`: the names of its arguments, each with an example value to check the signature.
 _CALLS: dict[str, dict[str, Any]] = {
     "step": {"batch": {}},
     "batch": {"index": 0},
@@ -107,7 +106,7 @@ _CALLS: dict[str, dict[str, Any]] = {
     "metrics": {},
     "captured": {},
 }
-# name of a function -> name of the capability that needs it
+# name of a function of `StepFunction` -> name of the capability that needs the function
 _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captured": "capture"}
 
 
@@ -167,7 +166,7 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
         return replace(function, parameters=lambda: dict(given.named_parameters()))
     if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
         return function
-    # Keep the same dictionary or list object. A step may replace its tensors, and the harness must read the new ones.
+    # Keep the same dictionary or list object. A step may put new tensors into it, and the harness must read these.
     several = given if isinstance(given, Mapping | list) else list(given)
     wrong_values = [
         f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)

@@ -44,8 +44,8 @@ class NotADescription(ValueError):  # noqa: N818 - an error quotes its message
 
 
 def to_plain(description: object) -> dict[str, Any]:
-    """Return a description as JSON values. Raise `NotADescription`, or any error that reading the description's
-    mappings raises."""
+    """Return a description as JSON values. Raise `NotADescription` for a value that a description cannot have,
+    and any error that reading the description's mappings raises."""
     _exactly(description, SystemDescription, "what describe() returns")
     assert isinstance(description, SystemDescription)  # noqa: S101 - for the type checker
     return {
@@ -61,7 +61,7 @@ def to_plain(description: object) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> SystemDescription:
-    """Return the description from the JSON values of `to_plain`. Sequences become tuples. Raise `NotADescription`."""
+    """Return a description from JSON values of `to_plain` (lists become tuples). Raise `NotADescription` for others."""
     try:
         described = SystemDescription(
             name=plain["name"],
@@ -140,7 +140,7 @@ def _few(values: Any, field: str) -> list[Any]:
 
 
 def _option(value: object, field: str) -> dict[str, Any]:
-    """Return an option as JSON: types as names, choices as a list. Raise `NotADescription` for types not in `FREE`."""
+    """Return an option as JSON: a type's name or a list of choices. Raise `NotADescription` for types not in `FREE`."""
     if isinstance(value, type):
         if FREE.get(value.__name__) is not value:
             raise NotADescription(f"{field}: the type {value.__name__}, not one of {', '.join(FREE)}")
@@ -191,7 +191,7 @@ LIMIT_S = 60.0  # seconds for each system; importing a large package from a slow
 MOST_BYTES = 16 * 2**20  # largest number of bytes of an answer, and of the output that is printed before it
 STACK_S = 1.0  # seconds that a hanging process gets to print its stack
 ENDING_S = 10.0  # seconds that a process gets to end after it has closed its pipes
-SHOWN = 300  # largest number of characters shown of the last printed lines
+SHOWN = 300  # number of characters that an error message shows from the end of the process's output
 FRAME = re.compile(r'File "([^"<]+)", line (\d+) in')
 
 _answers: dict[tuple[str, ...], Description] = {}
@@ -209,11 +209,11 @@ def describe(name: str) -> SystemDescription:
 def describe_all(
     names: Iterable[str], limit_s: float = LIMIT_S, at: ImportPath | None = None
 ) -> dict[str, Description]:
-    """Return, for each name, the system's description or its error. Each system may take `limit_s` seconds.
+    """Return, for each name, the system's description or its error. limit_s: seconds for each system (max. `LIMIT_S`).
 
     at: the import path for the systems of another commit; None for the working tree.
     """
-    add_working_directory()  # the process that reads the contracts then also finds the modules of the systems
+    add_working_directory()  # the child process gets this import path, and so finds systems in the working directory
     wanted = list(dict.fromkeys(names))
     unknown = [name for name in wanted if _key(name, at) not in _answers]
     if unknown:
@@ -281,7 +281,7 @@ class _Describer:
     def ask(self, name: str, limit_s: float) -> Description | None:
         """Return the system's description or error. Return None if the process gives no answer. `problem` then returns
         the reason."""
-        # Code of a system that forges an answer does not know this number.
+        # The process's answer must repeat this number, which a system's code that forges an answer does not know.
         number = secrets.token_hex(8)
         self._printed, self._received, began = b"", 0, time.monotonic()
         self._child.line.send(json.dumps({"name": name, "number": number}))
@@ -359,8 +359,8 @@ def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | 
 
 
 def _answer(name: str, number: str, line: str) -> Description:
-    """Return the description or error in an answer. Raise `NotADescription` if the answer has a wrong form or a wrong
-    number."""
+    """Return the description or error in an answer. Raise `NotADescription` if the answer has a wrong form, or does not
+    repeat the request's secret `number`."""
     try:
         answer: Any = json.loads(line)
         if answer["number"] == number and "description" in answer:
@@ -371,5 +371,5 @@ def _answer(name: str, number: str, line: str) -> Description:
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise NotADescription(f"{type(problem).__name__}: {problem}") from problem
     if answer["number"] != number:
-        raise NotADescription("an answer with another number than the request")
+        raise NotADescription("an answer without the secret number of the harness's request")
     return SystemResolutionError(**error)

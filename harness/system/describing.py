@@ -29,7 +29,7 @@ from harness.system.described import NotADescription, to_plain
 from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place, named, text_of
 
-MOST = 500  # largest number of characters of a message
+MOST = 500  # largest number of characters of an error's message in an answer
 _exit = os._exit  # keep the original function, because code of a system may replace `os._exit`
 
 
@@ -89,8 +89,8 @@ def _place(error: BaseException | None) -> str:
 
 
 def _declared(system: object, problem: str) -> str:
-    """Return ` (file:line)`: the place where the system's class sets the field that `problem` names, or where it
-    defines `describe`."""
+    """Return ` (file:line)` of the line at which the system's class sets the field that `problem` names. If the class
+    does not set this field, return the line of its `describe`; "" if reading the class raises an error."""
     field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
     with suppress(Exception):  # reading an attribute of untrusted code may raise any exception
         return f" ({attribute_place(type(system), field, 'describe')})"

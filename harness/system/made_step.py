@@ -1,5 +1,5 @@
-"""Make a system from a project's function that builds a training step. The arm options and faults of the system fit any
-training step.
+"""Make a system from a project's function that builds a training step. The system has arm options and planted faults
+that fit any training step.
 
     class System(MadeStepSystem):
         name = "train:make_step"
@@ -132,8 +132,8 @@ class LargerLosses(FaultyRun):
 
 
 class CapturedAnew(FaultyRun):
-    """Drops the capture before one step, or before each step. If the step makes its capture by itself, only the number
-    of captures in the step's capture record is raised."""
+    """Drops the capture before one step, or before each step. If the step makes its capture by itself, nothing is
+    dropped, and only the number of captures in the step's report is raised."""
 
     def __init__(self, inner: TrainingRun, steps: int, *, each_step: bool) -> None:
         self._each_step = each_step
@@ -210,7 +210,7 @@ def made_step_faults() -> dict[str, FaultDescription]:
 
 
 def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyRun:
-    """Return the run with a fault of this module planted. steps: how many steps the run will execute."""
+    """Return the run with a fault of `made_step_faults` planted. steps: how many steps the run will execute."""
     if fault == "statistics_updated_twice":
         settings = arm.settings()
         optimized = arm.capture != "none" or any(settings.get(name) for name in ("compile", "optimized", "arguments"))

@@ -28,13 +28,13 @@ class LoopEndedError(HarnessError):
 
 
 class _Stop(BaseException):
-    """Ends a loop that is no longer needed. This class is not an `Exception`, because a library would catch an
-    `Exception`."""
+    """Raised in the loop's thread to end a loop that is no longer needed. This class is not an `Exception`, because a
+    library would catch an `Exception`."""
 
 
 class _Arrived(NamedTuple):
-    """What the loop's thread reports when the loop pauses or has ended. The loop pauses before its first step and after
-    each step.
+    """The report of the loop's thread when the loop pauses or has ended. The loop pauses before its first step, and
+    after each step.
 
     batch: the batch that the loop has loaded for its next step.
     """
@@ -71,7 +71,7 @@ class OwnedLoop:
         self._wait()
 
     def step(self, batch: Named) -> Tensor:
-        """Train on these tensors until the loop has loaded its next batch, and return the 0-d loss.
+        """Let the loop train on these tensors until the loop has loaded its next batch, and return the 0-d loss.
 
         Raise `LoopEndedError`, or any exception of the loop. The dispatch modes of the calling thread are also active
         in the loop's thread during the step.

@@ -1,9 +1,9 @@
-"""Define what a system under test offers. `describe()` needs no torch. All functions of a run except `step` are
-optional.
+"""Define the functions that a system under test offers. `describe()` needs no torch. A run must have the functions of
+`TrainingRun`.
 
-The optional functions are called capabilities. Each capability is a small protocol. The harness checks with
-`isinstance` whether a run has a capability. A claim that needs a missing capability is NOT_RUN, and its verdict names
-the capability.
+All further functions of a run are optional and are called capabilities. Each capability is a small protocol. The
+harness checks with `isinstance` whether a run has a capability. A claim that needs a missing capability is NOT_RUN, and
+the verdict of the claim names the capability.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CAPABILITIES = (
     "evaluate",
     "warm_steps",
 )
-# The remedy for a capture that failed because the step creates its state in its first call. Messages end with it.
+# Advice if a capture failed because the step creates its state in its first call. Error messages contain this text.
 WARM_STEPS = "set `warm_steps: 1` in the arm, so that the step is captured after one plain step"
 
 
@@ -111,7 +111,7 @@ class NotAvailable(Exception):  # noqa: N818 - this is no error: the unit gets t
 @runtime_checkable
 class HasInputs(Protocol):
     def inputs(self) -> Mapping[str, Tensor]:
-        """Return, by name, the tensors that the last step read, on the run's device. Each element of `tokens` is one
+        """Return, by name and on the run's device, the tensors that the last step read. Each element of `tokens` is one
         token."""
         ...
 
@@ -139,7 +139,7 @@ class HasState(Protocol):
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
         """Return tensors by category and name. The categories are `parameters` (those that `parameters()` leaves out),
         `buffers`, `optimizer`, `generators`, and `tensors` for all other tensors. The harness calls this function only
-        at the start and the end. The function may wait for the device."""
+        at the start and the end of a run. The function may wait for the device."""
         ...
 
 
@@ -185,8 +185,8 @@ class RecordsUnderWatch(Protocol):
 @runtime_checkable
 class HasGradientNorms(Protocol):
     def gradient_norms(self) -> Mapping[str, Tensor]:
-        """Return two tensors by name. `before` [G] has the L2 norm of each group of gradients before clipping. The
-        gradients of a group are clipped together. `max_norm` is the 0-d threshold."""
+        """Return two tensors by name. `before` [number of groups] has the L2 norm of each group of gradients before
+        clipping. The gradients of a group are clipped together. `max_norm` is the 0-d threshold of the clip."""
         ...
 
     def gradient_groups(self) -> Mapping[str, Sequence[str]]:
@@ -198,7 +198,7 @@ class HasGradientNorms(Protocol):
 @runtime_checkable
 class HasMetrics(Protocol):
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return, by name, numbers of the last step in addition to its loss. Each is a tensor of one number. Do not
+        """Return, by name, numbers of the last step in addition to its loss, each as a tensor of one number. Do not
         wait for the device. Return the same names at every step. A name consists of letters, digits, `_`, `.` and `-`.
         No name may be the name of a column that the harness writes itself, such as `loss` and `step`."""
         ...
@@ -260,10 +260,10 @@ class CaptureRecord:
     # Python numbers that each step changes, each with a text that says for what the step reads the number (None: the
     # step never reads it). If the whole field is None, it is unknown which numbers the steps change.
     host_numbers: Sequence[tuple[str, str | None]] | None = None
-    asked_whether_captured: Sequence[str] = ()  # for a traced step: lines that check whether the step is being captured
-    unseen_operators: Sequence[str] = ()  # for a traced step: operators whose waits for the device cannot be detected
-    as_written: Sequence[str] = ()  # for a traced step: lines that called compiled code, which ran uncompiled
-    # The number of plain steps that the arm requests before its capture. `uncaptured_steps` does not count these steps.
+    asked_whether_captured: Sequence[str] = ()  # lines of a step recorded without a GPU that check for a capture
+    unseen_operators: Sequence[str] = ()  # operators of a step recorded without a GPU whose waits cannot be detected
+    as_written: Sequence[str] = ()  # lines of a step recorded without a GPU whose compiled code ran uncompiled
+    # number of plain steps that were executed before the capture, as the arm requests; not part of `uncaptured_steps`
     warm_steps: int = 0
 
 
@@ -274,8 +274,7 @@ class HasCapture(Protocol):
 
 @runtime_checkable
 class HasStepBody(Protocol):
-    """Provides the part of a step that runs on the device, without the host's part, and the tensors that this part
-    changes."""
+    """Provides a step's body (the part of a step that runs on the device), and the tensors that the body changes."""
 
     def step_body(self) -> Callable[[], Tensor]: ...
 
@@ -285,7 +284,8 @@ class HasStepBody(Protocol):
 @runtime_checkable
 class HasStateRoots(Protocol):
     def state_roots(self) -> Sequence[object]:
-        """Return objects from which all state that a step changes can be reached. Default: the run itself."""
+        """Return objects from which all state that a step changes can be reached. If a run lacks this function, the
+        harness searches the run itself."""
         ...
 
 
@@ -331,7 +331,7 @@ class Kernel:
 @dataclass(frozen=True)
 class KernelInventory:
     """The kernels that a prewarm (loading kernels before the training) plans, and the kernels that the steps request.
-    A key that occurs twice is listed twice."""
+    If a key is planned or requested twice, its kernel is listed twice."""
 
     planned: Sequence[Kernel]
     used: Sequence[Kernel]
@@ -339,8 +339,8 @@ class KernelInventory:
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """An event of a kernel: a compile, a hit in the disk cache, or a module load. seconds: the time since the run began
-    to open."""
+    """An event of a kernel: a compile, a hit in the disk cache, or a module load. seconds: the time since the opening
+    of the run began."""
 
     key: str
     event: Literal["compile", "disk_hit", "load"]
@@ -350,7 +350,7 @@ class KernelEvent:
 
 @dataclass(frozen=True)
 class KernelLedger:
-    """The events of kernels, with their times in seconds since the run began to open."""
+    """The events of kernels, with their times in seconds since the opening of the run began."""
 
     events: Sequence[KernelEvent]
     phases: Mapping[str, float]  # name of a phase (prewarm, upload, train) -> time at which it began
@@ -374,8 +374,8 @@ class Resumes(Protocol):
         ...
 
     def load(self, path: Path) -> None:
-        """Resume from a checkpoint of `save`. The harness may call this before the first step, or after steps. The
-        effect of these steps is then lost.
+        """Resume from a checkpoint of `save`. The harness may call `load` before the first step, or after some steps,
+        whose effect is then lost.
 
         On return, the parameters have the saved values. An existing capture replays with the loaded values.
         """
@@ -404,7 +404,7 @@ class HasKernels(Protocol):
 
 @runtime_checkable
 class CrossCompiles(Protocol):
-    """A capability of the system and not of a run. It needs no device and does not open a trainer."""
+    """A capability of the system and not of a run: to compile kernels for other GPUs, without a device or trainer."""
 
     def cross_compiled(
         self,
@@ -435,8 +435,8 @@ class HasCheckpoint(Protocol):
 
 @runtime_checkable
 class ServesAsPeer(Protocol):
-    """A run that repeats another system's training from declarations in a contract. `step` trains this run from its own
-    state."""
+    """A run that repeats another system's training, as the contract declares this training. `step` trains the run from
+    its own state."""
 
     def restart(self, seed: int) -> None:
         """Restart as a new run with this seed: with initial parameters, optimizer, schedule and batch order."""
@@ -488,13 +488,13 @@ class KernelComparison:
 
 
 class KernelCases(Protocol):
-    """The kernels that a system offers for comparisons, as one arm uses them."""
+    """The kernels that a system offers for comparisons, in the variants that one arm uses."""
 
     def comparisons(
         self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
     ) -> Iterator[KernelComparison]:
-        """Yield at least one comparison for each combination of operation, dtype and magnitude. Raise ValueError for
-        unknown operations."""
+        """Yield at least one comparison for each combination of operation, dtype and magnitude (a factor by which the
+        system scales inputs). Raise ValueError for unknown operations."""
         ...
 
     def compiled(self) -> Sequence[Kernel]:

@@ -29,7 +29,7 @@ class RanksFault(FaultyRun):
 
 
 class MovedRanks(RanksFault):
-    """Changes one parameter in the same way on every rank. The replicas stay equal, but all of them train wrongly."""
+    """Changes one parameter equally on every rank. The ranks' models stay equal, but all of them train wrongly."""
 
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
@@ -133,7 +133,7 @@ def _unreduced() -> Iterator[None]:
             module.require_backward_grad_sync = True
 
 
-# Names of collectives. The second name exists since torch 2.13.
+# Names of torch's functions for a reduce-scatter. The second name exists since torch 2.13.
 _SCATTERING = ("reduce_scatter_tensor", "reduce_scatter_single")
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     Batch = Any  # a structure that the module `batches` can split
 
-_model_parallel = 1  # number of neighboring ranks that hold one model together and read the same rows
-_read_for: int | None = None  # the rank whose rows this rank reads instead of its own; only a fault sets this
+_model_parallel = 1  # number of neighboring ranks that hold one model together and read the same rows of each batch
+_read_for: int | None = None  # the rank whose rows of each batch this rank reads; None: its own; only a fault sets this
 
 
 def world_size() -> int:
@@ -37,12 +37,13 @@ def rank() -> int:
 def share(length: int) -> slice:
     """Return this rank's slice of a batch of `length` rows. Each rank gets contiguous rows, in the order of the ranks.
 
-    Ranks that hold one model together get the same rows. Raise ValueError unless the number of shares divides `length`.
+    Ranks that hold one model together get the same rows. Raise ValueError if `length` rows cannot be shared equally.
     """
     shares = world_size() // _model_parallel
     if length % shares:
         raise ValueError(
-            f"ranks must take {shares} equal shares of a batch, but its {length} rows are not a multiple of {shares}"
+            f"ranks must take {shares} equal shares of a batch, but its {length} rows are not a multiple of {shares}; "
+            f"use a batch size that is a multiple of {shares}"
         )
     rows, reader = length // shares, (rank() if _read_for is None else _read_for) // _model_parallel
     return slice(reader * rows, (reader + 1) * rows)
@@ -80,16 +81,15 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 
 def hold_together(ranks: int) -> None:
-    """Make `share` return, from now on, the same rows for groups of `ranks` neighboring ranks, which hold one model
-    together."""
-    global _model_parallel  # noqa: PLW0603 - a process has one rank
+    """Make `share` return the same rows for each group of `ranks` neighboring ranks, which hold one model together."""
+    global _model_parallel  # noqa: PLW0603 - one process is one rank, so one value is enough
     _model_parallel = ranks
 
 
 @contextmanager
 def reading_for(other: int) -> Iterator[None]:
-    """Make `share` return the rows of rank `other` within the `with` block. This plants a fault."""
-    global _read_for  # noqa: PLW0603 - a process has one rank
+    """Make `share` return the rows of rank `other` within the `with` block. Only planted faults use this."""
+    global _read_for  # noqa: PLW0603 - one process is one rank, so one value is enough
     before, _read_for = _read_for, other
     try:
         yield

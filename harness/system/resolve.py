@@ -1,5 +1,5 @@
-"""Turn the name `module:attribute` into a TrainingSystem. Only workers and the process that describes systems do this,
-because it runs untrusted code."""
+"""Turn the name `module:attribute` into a TrainingSystem. This runs untrusted code. Therefore only workers and the
+process that describes systems call `resolve`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 FSDP2 turns parameters, gradients and moments into DTensors. A placement states, for each dimension of the mesh of
 ranks, whether the ranks hold parts (`Shard`, `Partial`) or the same elements (`Replicate`). Replicated elements can be
-compared between ranks. A part exists only once, so the parts must be gathered before a comparison. Importing this
+compared between ranks. Parts differ between ranks, so the parts must be gathered before a comparison. Importing this
 module needs no torch, and no function here imports DTensor.
 """
 

@@ -23,8 +23,8 @@ inputs.
 
 The harness finds further state from the step: buffers, optimizer state, generators, averaged weights (see
 `replay/found_state.py`). `StepFunction(…, state=…)` can name more state. `metrics=lambda: {"accuracy": self.accuracy}`
-reports numbers in addition to the loss. The step must keep these numbers. `adapter_checks.py` checks the return values
-of `build` and of its functions.
+reports numbers in addition to the loss. The step must store each of them as a tensor. `adapter_checks.py` checks the
+return values of `build` and of the functions that `build` returns.
 
 On a GPU, torch captures only optimizers that were created with `capturable=True`. A value that changes from step to
 step, such as a learning rate, must be part of the batch, because a captured step does not read Python numbers again.
@@ -38,10 +38,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.system.adapter_checks import AdapterError, require_callable_with
-from harness.system.built import PlantedFault as PlantedFault  # noqa: PLC0414 - likewise
-from harness.system.built import StepFunction as StepFunction  # noqa: PLC0414 - an adapter needs this module alone
+from harness.system.built import PlantedFault as PlantedFault  # noqa: PLC0414 - adapters import this name from here
+from harness.system.built import StepFunction as StepFunction  # noqa: PLC0414 - adapters import this name from here
 from harness.system.built import as_step_function
-from harness.system.protocol import Expectation as Expectation  # noqa: PLC0414 - likewise
+from harness.system.protocol import Expectation as Expectation  # noqa: PLC0414 - adapters import this name from here
 from harness.system.protocol import FaultDescription, Scalar, SystemDescription
 from harness.system.ranks import shared
 from harness.system.step_function_run import StepFunctionRun
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from harness.contract.schema import Arm, Workload
 
 
-# Capabilities of a step function that defines `save` and `load`, or `evaluate`.
+# Capabilities of a step function: `resume` needs the functions `save` and `load`, `evaluate` a function of this name.
 _BETWEEN_STEPS = ("resume", "evaluate")
 
 
@@ -151,7 +151,7 @@ class StepFunctionSystem:
         for attribute, problems in found.items():
             for problem in filter(None, problems):
                 raise AdapterError(
-                    f"a contract must use only what the system's `{attribute}` names",
+                    f"a contract must use only values that the system's `{attribute}` lists",
                     where=attribute_place(type(self), attribute),
                     got=problem,
                 )

@@ -42,7 +42,7 @@ class _Shape:
         self.require_gradients = {name for name, tensor in batch.items() if tensor.requires_grad}
         self.captured: CapturedStep | TracedStep | None = None
         self.gradients: Mapping[str, Tensor] = {}
-        self.watch: GradientWatch | None = None  # what observed the gradients while the step was recorded, if anything
+        self.watch: GradientWatch | None = None  # observed the gradients while the step was recorded; or None
 
 
 class StepFunctionRun:
@@ -143,7 +143,7 @@ class StepFunctionRun:
         return (at_its_line and self._device.type == "cpu") or str(error).strip().partition("\n")[0] in failure
 
     def save(self, path: Path) -> None:
-        """Save with the `save` of the step function. Raise `NotAvailable` if there is none."""
+        """Save with the `save` of the step function. Raise `NotAvailable` if the step function has no `save`."""
         self._function.given("save")(path)
 
     def load(self, path: Path) -> None:
@@ -156,7 +156,7 @@ class StepFunctionRun:
     def evaluate(self) -> Mapping[str, float]:
         """Call the `evaluate` of the step function, and return its numbers by name.
 
-        Raise `NotAvailable` if there is no such function, and `AdapterError` if it returns anything except numbers.
+        Raise `NotAvailable` if there is no such function, and `AdapterError` if its result is neither numbers nor None.
         """
         from harness.system.adapter_checks import require_values
 
@@ -331,11 +331,11 @@ class StepFunctionRun:
         return metrics
 
     def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
-        """Return a function that returns, after a step, the tensors that the step stored for later use.
+        """Return a function. Called after a step, it returns the tensors that the step stored for later use.
 
-        There are three kinds: metric tensors, tensors that the step assigned to registered buffers of a module, and
-        tensors with which the step replaced other tensors in the state of an optimizer. If the step is captured, each
-        replay computes new values of the tensors that the function returned in the capture.
+        These tensors are of three kinds: metric tensors, tensors that the step assigned to registered buffers of a
+        module, and tensors with which the step replaced other tensors in the state of an optimizer. If the step is
+        captured, each replay computes new values of the tensors that the function returned in the capture.
         """
         before, kept = self._registered_buffers(), self._kept_by_optimizers()
 
@@ -345,7 +345,7 @@ class StepFunctionRun:
             other = self._kept_by_optimizers()
             anew = {name: each for name, each in other.items() if kept.get(name, each) is not each}
             left = {**_named(BUFFERS, bound), **_named(STATE, anew)}
-            # Replays write only to tensors on the run's device.
+            # Leave out tensors on other devices, to which no replay writes.
             left = {name: each for name, each in left.items() if each.device == self._device}
             return {**left, **_named(METRICS, self._named_metrics())}
 
@@ -375,7 +375,7 @@ class StepFunctionRun:
         capture = self._capture_graph if self._device.type == "cuda" else self._record_trace
         try:
             capture(shape, static)
-        # This error must end the arm, because the training would continue with fake tensors
+        # This error must end the arm. Otherwise the training would continue with fake tensors.
         except FakeTensorsLeftError:
             raise
         except HarnessError as error:

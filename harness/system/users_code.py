@@ -62,7 +62,7 @@ _SOURCE_LIMIT = 120  # largest number of characters of a quoted line of code
 
 
 class Frame(NamedTuple):
-    """A line of code, and the function that contains the line."""
+    """A line of code in a stack, and the function that contains the line."""
 
     file: str
     line: int
@@ -76,7 +76,7 @@ class Frame(NamedTuple):
 
 def relative(file: str) -> str:
     """Return a file's path relative to the import path. If the file is outside of the import path, return its name.
-    Evidence must not contain a machine's paths."""
+    Evidence must not contain the folders of a machine."""
     roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
     for root in roots:
         if file.startswith(root.rstrip("/") + "/"):
@@ -87,8 +87,8 @@ def relative(file: str) -> str:
 def innermost_frame(error: BaseException) -> Frame | None:
     """Return the innermost frame of an exception that is not in a library. Return None if there is no frame.
 
-    If all frames are in libraries, because the trainer itself is installed, return the last frame that the harness
-    called outside torch.
+    If all frames are in libraries, because the trainer itself is installed, return the innermost frame outside torch
+    that code of the harness called directly.
     """
     frames = list(_frames(error))
     own = [frame for frame in frames if _is_own(frame.file)]
@@ -200,7 +200,7 @@ def _returns(tree: ast.AST) -> Iterator[ast.Return]:
             yield from _returns(node)
 
 
-_MESSAGE_LIMIT = 4000  # largest number of characters of a message
+_MESSAGE_LIMIT = 4000  # largest number of characters of an exception's message in evidence
 _STACK_LIMIT = 20_000
 
 

@@ -1,7 +1,7 @@
 """Plant the harness's own faults in one arm. A wrapper passes each call on to the arm's run and changes one thing.
 
-`faults.yaml` lists the faults. The faults fit any contract. Therefore the file names, for each fault, the kinds of
-claims that must notice it and the verdict that it must cause. Importing this module needs no torch.
+`faults.yaml` lists the faults. The faults fit any contract, so for each fault the file names the kinds of claims that
+must notice it, and the verdict that these claims must get. Importing this module needs no torch.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from harness.system.sharded_tensors import local
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Index of the step with the fault, for faults in a single step. If a run is shorter, the fault is planted in its last
-# step.
+# Index of the step with the fault, for faults in one step. In a shorter run, the fault is planted in the last step.
 FAULTY_STEP = 5
-SLOWDOWN = 5  # factor by which a fault slows down a baseline; the judges also detect a factor of 2
-# On an H200, a capture made the step of a tiny model (14 ms) 14 times as fast, and the step of 28 layers (28 ms) 4.6
-# times as fast. The fault's sleep is longer than the time that such a capture saves. If steps are much longer than the
-# sleep, the factor `CANDIDATE_SLOWDOWN` makes the candidate slower than the baseline.
+SLOWDOWN = 5  # factor by which a fault slows down a baseline; the judges would also notice a factor of 2
+# A fault makes the candidate sleep in each step: for `CANDIDATE_SLEEP_S` seconds or, if that is longer, until the step
+# has taken `CANDIDATE_SLOWDOWN` times its time. On an H200, a capture made the step of a tiny model (14 ms) 14 times as
+# fast, and that of a model with 28 layers (28 ms) 4.6 times. The sleep is longer than the time that such a capture
+# saves. In steps much longer than the sleep, the factor makes the candidate slower than the baseline.
 CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
 BUSY_OPERATIONS = 200
-REMEMBERED = 3  # the fault repeats the results of this number of first steps
-RARELY = 10  # a fault is planted in every tenth step; a check of only two steps would miss it
-SHIFT = 1000.0  # amount that is added to a metric
+REMEMBERED = 3  # number of first steps whose results the fault `remembered_step` repeats in all later steps
+RARELY = 10  # the fault `rare_sync` is planted in every tenth step; a check of only two steps would miss this fault
+SHIFT = 1000.0  # the number that the fault `shifted_metric` adds to each metric
 NAN = nan
-LATE = 0.77  # share of the steps that come before the fault: 7,700 of 10,000 steps
-# The last step takes this multiple of its normal time; the slowdown of the steps before it grows steadily.
+LATE = 0.77  # share of the steps that come before a late fault, such as 7,700 of 10,000 steps
+# With the fault `slowing_steps`, the last step takes this multiple of its normal time. The slowdown grows steadily.
 LAST_STEP = 5.0
 SCALE = 10.0  # factor by which parameters in a checkpoint are multiplied
 REDUCTIONS = 16
@@ -68,7 +68,7 @@ def described_faults(group: str) -> dict[str, FaultDescription]:
 
 
 def wrapped_faults(group: str) -> list[str]:
-    """Return the names of the faults of a group that are planted by a wrapper class."""
+    """Return the names of those faults of a group that a wrapper class plants."""
     return [name for name, row in _table()[group].items() if "wrapper" in row]
 
 
@@ -143,7 +143,7 @@ class FaultyRun:
 
 _GROUP = "of_any_system"  # name of a group in `faults.yaml`
 SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened, because a wrapper sees only one arm
-DECOY_GRAPH = "decoy_graph"  # also planted where the arms are opened, because the arm must be opened without a capture
+DECOY_GRAPH = "decoy_graph"  # planted where the arms are opened, because the arm must be opened without a capture
 
 
 class NanTail(FaultyRun):
@@ -326,7 +326,7 @@ class FewerTokens(FaultyRun):
 
 
 class OneBatch(FaultyRun):
-    def step(self, index: int) -> Tensor:  # noqa: ARG002 - that is the fault
+    def step(self, index: int) -> Tensor:  # noqa: ARG002 - the fault ignores the index
         return self._inner.step(0)
 
 

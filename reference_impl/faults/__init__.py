@@ -1,6 +1,6 @@
 """Faults that can be planted in the trainer. Each fault is a small change of one opened run. Importable without torch.
 
-No fault is planted unless a run names it. Each of these faults occurs in the code of the upstream projects, which first
+A fault is planted only if a run names it. Each of these faults occurs in the code of the upstream projects, which first
 made the claims, or is described in a public issue of these projects. Each module contains the faults of one part of the
 trainer, such as the `step`, the `replay` or the `plan` of kernels. Importing this package registers all faults.
 """

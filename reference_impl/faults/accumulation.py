@@ -1,7 +1,7 @@
 """Planted faults of steps with micro-batches: wrong parts of the batch are read, or gradients are summed or used
 wrongly.
 
-With each of these faults the loss still falls. Importable without torch.
+With each of these faults the loss still falls, so a falling loss does not show them. Importable without torch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def _apart(step: int, quantity: str) -> dict[str, Expectation]:
 
 
 def _accumulation(trainer: Trainer) -> Accumulation:
-    """Return the trainer's accumulation. If the trainer has none, return an accumulation that the trainer does not use,
-    so that the fault has no effect."""
+    """Return the trainer's `Accumulation`. If the trainer has none (a step has one micro-batch), return a new one that
+    no step uses, so that the fault has no effect."""
     from reference_impl.accumulation import Accumulation
 
     return trainer.accumulation or Accumulation(trainer.model, trainer.config.micro_batches)

@@ -1,4 +1,4 @@
-"""Planted faults of attention and of the rotation, forward and backward. Importable without torch.
+"""Planted faults of attention and of rotary embedding, forward and backward. Importable without torch.
 
 Each fault is a common mistake in such kernels: a wrong mask, scale, head group or rotation sign, or missing last rows.
 """
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from reference_impl.kernel_table import KernelTable
 
-BLOCK = 32  # number of rows in a tile of the fp32 kernel
-COARSE = 2.0**-17  # relative size of a rounding step: 64 times that of fp32
+BLOCK = 32  # number of rows in a tile of attention's fp32 kernel
+COARSE = 2.0**-17  # relative size of a rounding step that is 64 times as large as that of fp32
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _UNHEEDED = {"not_worse": Expectation("FAIL", "vacuous_precision")}
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
-SATURATING = 4.0  # factor by which the scales are too small; a row's largest values then exceed 448
+SATURATING = 4.0  # factor by which the scales are too small; a row's largest values then exceed e4m3's limit, 448
 E4M3_LARGEST = 448.0
 
 
@@ -128,7 +128,7 @@ def fp8_loss_in_e4m3(table: KernelTable) -> None:
         import torch
 
         losses, gradient = forward_backward(logits, targets)
-        down = 2.0**-7  # reduces the largest value, 2^15, to 2^8; e4m3 cannot represent 2^15
+        down = 2.0**-7  # reduces the largest value, 2^15, to 2^8, because e4m3 cannot represent 2^15
         return losses, ((gradient.float() * down).to(torch.float8_e4m3fn).float() / down).to(gradient.dtype)
 
     table.fp8_loss = narrow
@@ -155,7 +155,7 @@ _QUANTIZING = (
 
 
 def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
-    """Apply `change` to the scales of every kernel whose last two results are FP8 data and scales."""
+    """Make the kernels in `_QUANTIZING`, whose last two results are FP8 data and scales, return `change(scales)`."""
 
     def changed(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         def with_scale(*arguments: Tensor) -> tuple[Tensor, ...]:
@@ -169,7 +169,7 @@ def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None
 
 
 def _with_data(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
-    """Apply `change` to the data of every kernel whose last two results are FP8 data and scales."""
+    """Make the kernels in `_QUANTIZING`, whose last two results are FP8 data and scales, return `change(data)`."""
 
     def changed(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         def with_data(*arguments: Tensor) -> tuple[Tensor, ...]:

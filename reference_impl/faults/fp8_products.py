@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable
 
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
-# Factors by which two faults multiply the limits from which the scales are computed. A correct bound is about 400 times
-# the largest value of a row. The normal numbers of e4m3 cover a range of 2^15, and the subnormal numbers a further 2^3.
+# Factors by which two faults multiply the limits. Limits give bounds of rows, and bounds give scales. A correct bound
+# is about 400 times its row's largest value. e4m3's normal numbers span a factor of 2^15, its subnormal ones 2^3 more.
 TOO_SMALL, TOO_LARGE = 2.0**-11, 2.0**12
 STAGE = 128  # number of elements of the summed dimension in one stage
 
@@ -32,7 +32,7 @@ def fp8_bound_too_large(table: KernelTable) -> None:
 
 
 def _with_limits(table: KernelTable, factor: float) -> None:
-    """Multiply the `limit` argument of both products by `factor`. Scales of results are computed from this limit."""
+    """Multiply the argument `limit` of both kernels by `factor`. They compute the scales of results from `limit`."""
     up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
     table.fp8_up_swiglu = lambda *given: up(*given[:-1], given[-1] * factor)
     table.fp8_down_swiglu_backward = lambda *given: down(*given[:-1], given[-1] * factor)
@@ -46,7 +46,7 @@ def fp8_product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return a copy of `left` [T, K] with zeros in the last columns (at most `STAGE`), which form the last stage."""
+    """Return a copy of `left` [rows, terms] with zeros in its last stage, the last columns (1 to `STAGE`)."""
     import torch
 
     cut = left.view(torch.uint8).clone()
@@ -65,7 +65,7 @@ def fp8_product_scale_of_another_row(table: KernelTable) -> None:
 
 
 def _with_scale_of_operand(table: KernelTable, index: int) -> None:
-    """Shift the scales of one operand by one row, in both products. index: the scales' position in the arguments."""
+    """Shift one operand's scales by one row, in both kernels. index: the position of the argument with these scales."""
     up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
 
     def other(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:

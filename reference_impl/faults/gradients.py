@@ -51,7 +51,7 @@ def dropped_clip(trainer: Trainer) -> None:
     STEP,
     "the step has no clip",
     {
-        # Both arms end within the bound, so only the number of steps with an active clip shows the fault.
+        # The final losses are within the bound, so only the number of steps with an active clip shows the fault.
         "F-GRAPH-BWD-004": Expectation("FAIL", "vacuous_clip_inactive", {"clip_active_steps": 0}),
         "F-CGT-006": Expectation("FAIL", "clipped_tensors", {"capture.clipped_tensors": 0}),
     },
@@ -128,8 +128,8 @@ def nan_gradient(trainer: Trainer) -> None:
     STEP,
     "gradients are added to a buffer that the graph also writes, so they count twice from the second replay on",
     {
-        # The clip divides the doubled gradient by a doubled norm. Only a rounding error remains, and it changes the
-        # loss only a few steps later.
+        # The clip divides the doubled gradient by a doubled norm. Only a rounding error remains, which changes the loss
+        # a few steps later. That step cannot be predicted.
         "trajectory_match": Expectation("FAIL", "differs", {"final_parameters_equal": False}),
         "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 1}),
     },
@@ -167,7 +167,7 @@ def order_of_arrival(trainer: Trainer) -> None:
     def apply_to_unordered_sums(gradient: Tensor) -> None:
         for name in gains:
             gain = trainer.gradients()[name]
-            # Do not use a generator of the run, because the order in which threads add is not determined by any seed.
+            # Use no generator of the run: the fault imitates an order in which threads add, which no seed determines.
             chance = np.frombuffer(os.urandom(gain.numel()), dtype=np.uint8).astype(np.int32) % 3 - 1
             last_bits = torch.from_numpy(chance).view(gain.shape).to(gain.device)
             gain.view(torch.int32).add_(last_bits * (gain != 0))

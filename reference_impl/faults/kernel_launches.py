@@ -1,4 +1,4 @@
-"""Planted faults of the launches of tiled products: a launch has other constants than the contract and the plan.
+"""Planted faults of the launches of tiled products: their constants are not those of the contract and the plan.
 
 The results of the products stay correct. No planned kernel has these constants, so the launched kernels also differ
 from the planned kernels. Importable without torch.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reference_impl.kernels.registry import KernelSpec
 
 WIDER = 2  # factor by which the size of the tile is multiplied
-FEWER_WARPS = 4  # number of warps, which are 128 threads
+FEWER_WARPS = 4  # number of warps of a launch (128 threads); planned kernels have twice as many
 MORE_STAGES = 3  # number of pipeline stages; each stage holds the tiles for one pass of the loop in shared memory
 SHORTER_UNROLL = 2
 

@@ -1,7 +1,7 @@
 """Planted faults in kernels: values are kept in fp16, or a sum's last terms are left out. Importable without torch.
 
 Values beyond 65504 become infinite in fp16, and values near 1 are only rounded. A claim therefore finds the faults with
-fp16 only if it compares kernels at magnitude 1e5.
+fp16 only if it compares kernels on inputs of size 1e5 (its `magnitudes`).
 """
 
 from __future__ import annotations

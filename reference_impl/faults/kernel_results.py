@@ -33,7 +33,7 @@ RETURNING = (
     "head_logits",
     "nf4_dequantize",
 )
-"""The entries of a `KernelTable` that return their results, by name. All other entries write their results into
+"""Names of the functions in a `KernelTable` that return their results. All other functions write their results into
 arguments."""
 
 
@@ -101,8 +101,8 @@ def coarse_results(table: KernelTable) -> None:
     {"kernel_match": Expectation("FAIL", "exceeds_tolerance")},
 )
 def coarse_bfloat16_results(table: KernelTable) -> None:
-    """Change only bfloat16 results. The fault `coarse_results` would not show in them, because its changes are smaller
-    than bfloat16 can represent."""
+    """Change only bfloat16 results. The fault `coarse_results` cannot change them, because its relative change is
+    smaller than bfloat16 can represent."""
     _change_results(table, _coarse_bfloat16)
 
 

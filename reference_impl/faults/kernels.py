@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable, Product
 
 TILE = 16
-_TF32_DROPPED_BITS = 13  # number of fraction bits that TF32 drops: fp32 has 23, and TF32 has 10
+_TF32_DROPPED_BITS = 13  # number of fraction bits that TF32 lacks: fp32 has 23, TF32 has 10
 
 
 def _kernels(reason: str) -> dict[str, Expectation]:
@@ -77,7 +77,7 @@ def _whole_tiles(product: Product) -> Product:
 )
 def atomic_gain_reduction(table: KernelTable) -> None:
     def in_order_of_arrival(partials: Tensor, grad_gains: Tensor) -> None:
-        # Do not use the run's seed, because the order must differ from run to run.
+        # Do not use the run's seed, because the order of the additions must differ from run to run.
         order = SystemRandom().sample(range(partials.shape[1]), partials.shape[1])
         total = partials[:, order[0]].clone()
         for arrived in order[1:]:

@@ -54,7 +54,7 @@ _OPERATORS = {
 
 
 def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
-    """Replace only those kernels of the trainer that the fault `name` changes. None replaces no kernel."""
+    """Replace only those kernels of the trainer that the fault `name` changes. If `name` is None, replace no kernel."""
     change = change_of(name, KERNELS)
     if change is None:
         return

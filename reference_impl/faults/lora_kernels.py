@@ -1,7 +1,7 @@
 """Planted faults of the kernels for LoRA's gradients and the gains' gradients. Importable without torch.
 
 The kernels split a sum over tokens into chunks, compute two products in one loop, and keep two factors in one matrix.
-Each fault is a mistake in one of these three things.
+Each fault is a mistake in one of these three parts of the kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Planted faults of operators and of their inputs, which affect every arm alike. Importable without torch.
+"""Planted faults of operators and of their inputs, in the captured and the plain step alike. Importable without torch.
 
-As with the faults of `plain_step`, the captured step and the plain step give equal results, and both results are wrong.
+With these faults and those of `plain_step`, both steps give equal results, and both results are wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Index of an NF4 code and its wrong value. The correct value is 0.4407…; in the wrong value two digits are swapped.
 WRONG_CODE, WRONG_VALUE = 12, 0.40470982913434
-WRONG_EPSILON = 1e-3  # a thousand times the epsilon of the checkpoint
+WRONG_EPSILON = 1e-3  # a thousand times the norms' epsilon in the checkpoint
 
 
 ALL_GRADIENTS = errs("median_gradient_ratio")
@@ -110,7 +110,7 @@ def swapped_gate_and_up(trainer: Trainer) -> None:
         trainer,
         swiglu_forward=lambda gate_up: forward(swapped(gate_up)),
         swiglu_backward=backward_swapped,
-        # Use products without fused SwiGLU, so that the two functions above are called.
+        # Use products without fused SwiGLU, so that `swiglu_forward` and `swiglu_backward` above are called.
         up_swiglu=ops.up_then_swiglu,
         down_swiglu_backward=ops.down_then_swiglu_backward,
     )
@@ -130,8 +130,8 @@ def ignored_last_token(trainer: Trainer) -> None:
         counted[-1:] = IGNORED
         return loss(logits, counted, scale)
 
-    # Use the unfused operator for head and loss. Otherwise another function would compute the loss from the statistics
-    # that the head's product writes.
+    # Use the unfused operator for head and loss, which calls `without_last`. The fused one computes the loss with
+    # another function, from statistics that the head's product writes.
     _with_operators(trainer, cross_entropy_forward_backward_=without_last, head_loss=ops.head_then_loss)
 
 

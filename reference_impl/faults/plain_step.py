@@ -1,7 +1,7 @@
-"""Planted faults of the step itself, which affect every arm alike. Importable without torch.
+"""Planted faults of the step's code, in the captured and the plain step alike. Importable without torch.
 
-The captured step and the plain step give equal results, and both results are wrong. So no comparison of the trainer's
-arms shows these faults. The faults are small, such as one wrong code of one weight, or one wrong tensor of one layer.
+Both steps give equal results, and both results are wrong. So no comparison of the trainer's arms shows these faults.
+The faults are small, such as one wrong code of one weight, or one wrong tensor of one layer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OTHER_BASE = 100.0  # factor on the base of the rotation; the bases of Llama 2 a
 @fault(
     STEP,
     "in both arms each token's label is the token itself, not the next one",
-    # labels are inputs of a step, so the arms no longer read the same batch
+    # labels are inputs of a step, so the trainer's arm and the transformers twin no longer read the same batch
     dict.fromkeys(("step_match", "step_accuracy"), Expectation("FAIL", "unequal_batches", {"first_unequal_step": 0})),
     plant_in="both",
 )

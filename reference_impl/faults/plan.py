@@ -1,8 +1,8 @@
 """Planted faults of the kernel plan, its keys and its PTX.
 
-The faults change how a run's kernels are planned, named and read (`RunKernels`). They are therefore planted before a
-prewarm. Most of them are found with and without a GPU. Importable without torch and Triton. Keys in the expected
-verdicts are those of the workload `tiny` in the contracts.
+The faults change how a run's kernels are planned, how their keys are made, and how their PTX is read (`RunKernels`).
+They are therefore planted before a prewarm. Claims find most of them with and without a GPU. Importable without torch
+and Triton. Keys in the expected verdicts are those of the workload `tiny` in the contracts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from reference_impl.kernels.registry import KernelSpec
     from reference_impl.prewarm import RunKernels
 
-# The epsilon that the prewarm of the upstream project assumes. A run of the upstream project reads the epsilon from the
-# model.
+# The epsilon for which the prewarm of the upstream project compiles the norms. A run of the upstream project reads the
+# epsilon from the model.
 UPSTREAMS_EPS = 1e-5
 # The kernel whose PTX a fault changes. In every plan, it is the last kernel of the clip.
 SPOILED = "clip.scale_apply"
@@ -33,7 +33,7 @@ def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
 
 
 def _missing(**figures: str | int) -> dict[str, Expectation]:
-    """Return the verdicts, with and without a GPU, for a key that the run uses and the plan does not contain."""
+    """Return the verdicts of two claims, without and with a GPU, for a key that is used but not in the plan."""
     return {
         **_coverage("prewarm_missing_key", **figures),
         "C-PREWARM-001": Expectation("FAIL", "prewarm_missing_key"),
@@ -46,7 +46,7 @@ def _target(reason: str, part: int, **figures: str | int) -> dict[str, Expectati
 
 
 def _every_target(reason: str, **figures: int) -> dict[str, Expectation]:
-    """Return a verdict of the claim PTX-TARGET-001 for a fault with which all four parts of the claim fail."""
+    """Return the verdict of the claim PTX-TARGET-001 for a fault with which all four parts of the claim fail."""
     named = {f"ptx_target.{part}.{name}": value for part in range(1, 5) for name, value in figures.items()}
     return {"PTX-TARGET-001": Expectation("FAIL", reason, named)}
 
@@ -88,7 +88,7 @@ def wrong_eps(kernels: RunKernels) -> None:
 @fault(
     PLAN,
     "the prewarm compiles for sequences of 1 token, but the run trains on longer sequences",
-    # Name no expected key, because most keys are missing, and any of them may be reported first.
+    # Name no missing key in the expected verdict: most keys are missing, and any of them may be reported first.
     _missing(),
 )
 def sequence_length_1(kernels: RunKernels) -> None:

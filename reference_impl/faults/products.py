@@ -27,7 +27,7 @@ def product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return a copy of `left` [T, K] with zeros in the last columns (at most `STAGE`), which form the last stage."""
+    """Return a copy of `left` [rows, terms] with zeros in its last stage, the last columns (1 to `STAGE`)."""
     cut = left.clone()
     cut[:, (left.shape[1] - 1) // STAGE * STAGE :] = 0
     return cut

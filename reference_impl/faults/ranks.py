@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
 WRONG_STEP = 5
-# If a claim fails at all ranks, the verdict is that of the first rank, and this rank has no fault. Its loss differs
-# only after it has summed a gradient that the faulty rank computed from wrong parameters.
+# If a claim fails for all ranks, the verdict is that of the first rank. These faults make wrong, one step after
+# another: the last rank's parameters in `WRONG_STEP`, then its gradient and so the sum, then the first rank's loss.
 SEEN_BY_FIRST = trajectory("differs", WRONG_STEP + 2)
 
 
@@ -32,8 +32,8 @@ def _is_last(ranks: Ranks | None) -> bool:
 
 
 def _at(trainer: Trainer, step: int) -> Tensor:
-    """Return a flag on the device that is true only in step `step`. A Python `if` would not work, because a replay
-    repeats the choice that the `if` made during the capture."""
+    """Return a 0-d bool tensor on the device that is True only in step `step`. With a Python `if`, each replay would
+    repeat the choice that was made during the capture."""
     import torch
 
     prepare, flag = trainer.prepare, trainer.clip.norms.new_zeros((), dtype=torch.bool)

@@ -21,8 +21,8 @@ Changed = TypeVar("Changed")
 
 @dataclass(frozen=True)
 class Hook(Generic[Changed]):
-    """A point of a run at which a fault gets an object of the trainer, and may replace methods or attributes of this
-    object."""
+    """A point of a run at which a planted fault gets an object of the trainer, whose methods or attributes it may
+    replace."""
 
     name: str
 
@@ -41,8 +41,8 @@ PLAN: Hook[RunKernels] = Hook("plan")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: its description for the harness, and the function `change`, which changes the object of the fault's
-    hook."""
+    """A fault: its description for the harness, and the function `change`, which changes the object that the fault's
+    hook passes to `change`."""
 
     description: FaultDescription
     hook: Hook[Any]
@@ -62,7 +62,7 @@ def fault(
 ) -> Callable[[Callable[[Changed], None]], Callable[[Changed], None]]:
     """Return a decorator that registers a function as a fault. The function gets the hook's object and changes it.
 
-    `summary`: a description for readers. `breaks`: claim id or kind -> the verdict that its judge must give.
+    `summary`: a description for readers. `breaks`: claim id or kind -> the verdict that the claim's judge must give.
     `plant_in`: the arms that get the fault. `needs`: "cuda" if the fault has an effect only on a GPU. Raises ValueError
     if another fault has the function's name.
     """
@@ -80,7 +80,7 @@ def fault(
 
 
 def change_of(name: str | None, hook: Hook[Changed]) -> Callable[[Changed], None] | None:
-    """Return the `change` of the fault `name`. Return None if `name` is None, or if the fault belongs to another hook.
+    """Return the function `change` of the fault `name`, or None if `name` is None or the fault belongs to another hook.
 
     Raises `ReferenceImplError` for an unknown name.
     """

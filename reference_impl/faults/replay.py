@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from reference_impl.cuda_graph import CapturingTrainer
 
 FORGETFUL_STEP = 5
-UNPLANNED_BYTES = 16 * 2**30  # more than the memory that stays free for the steps when the device is filled
+UNPLANNED_BYTES = 16 * 2**30  # more bytes than a run leaves free for its steps when it fills the device's memory
 
 
 @fault(
@@ -123,7 +123,7 @@ def unplanned_buffer(capturing: CapturingTrainer) -> None:
     step = capturing.step
 
     def step_with_buffer(index: int) -> Tensor:
-        # Skip the first step, because every kernel must have been launched once before the fault.
+        # Do not plant the fault in the first step, because every kernel must have been launched once before.
         if index > 0:
             flat = capturing.trainer.trainable.flat
             flat.new_empty(UNPLANNED_BYTES // flat.element_size())

@@ -19,7 +19,7 @@ _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 _NOT_FINITE = {"kernel_match": Expectation("FAIL", "non_finite")}
 
 OTHER_EPSILON = 1e-5
-WRONG_CODE, WRONG_BY = 5, 1e-5  # index of an NF4 code, and the error that is added to its value
+WRONG_CODE, WRONG_BY = 5, 1e-5  # index of an NF4 code, and the error that the fault adds to the code's value
 NF4_BLOCK = 64
 IGNORED = -100
 

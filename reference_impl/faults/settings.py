@@ -1,5 +1,5 @@
-"""Planted faults that make a setting wholly or partly ineffective: the seed, or the setting that switches LoRA off.
-Importable without torch."""
+"""Planted faults with which the trainer ignores a setting, wholly or partly: the seed, or the setting that switches
+LoRA off. Importable without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reference_impl.faults.registry import STEP, fault
 if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
-BUILT_IN_SEED = 0  # the seed that is used instead of the seed in the settings
+BUILT_IN_SEED = 0  # the seed that a faulty trainer uses instead of the seed in the settings
 STRAY_B = 0.01
 
 

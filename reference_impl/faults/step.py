@@ -1,4 +1,4 @@
-"""Planted faults of the data, the kernels and the updates of a step, except its gradients. Importable without torch."""
+"""Planted faults of a step's data, kernels and updates, but not of its gradients. Importable without torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from reference_impl.trainer import Trainer
 
-# A copy of this size takes 5 ms at 55 GB/s. Therefore the race always has the same outcome: the step starts before the
-# copy, for which it should have waited, has ended. The race is planted only in the first steps. The last steps are
-# profiled, and the profile would show the copy as work outside of the graphs, which is a separate fault.
+# Size of the copy that delays a batch, and the step from which on no batch is delayed. The copy takes 5 ms at 55 GB/s,
+# so the race always has the same outcome: the step starts before its batch, for which it should wait, has arrived. The
+# last steps are profiled and not delayed: the profile would show the copy as work outside of the graphs, which is a
+# separate fault.
 RACE_BYTES, RACED_STEPS = 2**28, 8
 
 
@@ -51,7 +52,7 @@ def cross_stream_race(trainer: Trainer) -> None:
     import torch
 
     prepare, stream = trainer.prepare, torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    # Use a long copy instead of a kernel, because the time of kernels outside of the graphs is a separate fault.
+    # Delay the batch by a long copy, because a kernel's time outside of the graphs is a separate fault.
     source = torch.empty(RACE_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(RACE_BYTES, dtype=torch.uint8, device=trainer.device)
 

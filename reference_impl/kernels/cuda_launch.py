@@ -1,4 +1,4 @@
-"""Load and launch kernels in CUDA C++. Data that is equal for all launches of a kernel is computed only once."""
+"""Load and launch kernels in CUDA C++. Data that all launches of a kernel share is computed only once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch import Tensor
 from reference_impl.kernels.cuda_parameters import PLACE_BYTES, Parameter, done, encoder
 from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 
-# Number of launches of each kernel whose encoded parameters are kept for later launches. The tensors of a step often
-# have the same addresses as in the previous step.
+# Number of different launches of each kernel whose encoded parameters are kept. Later launches with the same addresses
+# use them again; the tensors of a step often have the same addresses as in the previous step.
 _KEPT = 1024
 
 
 def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
-    """Load a module on the current device. Return its function `name` with `shared_memory` bytes for a block."""
+    """Load the module `cubin` on the current device. Return the module's function `name`, which may use `shared_memory`
+    bytes of dynamic shared memory for each thread block."""
     from cuda.bindings import driver
 
     _make_context_current()
@@ -31,7 +32,7 @@ def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
 
 
 def _make_context_current() -> None:
-    """Create the device's context if there is none. A prewarm needs it before torch's first use."""
+    """Make the device's CUDA context current if none is. A prewarm needs a context before torch's first use."""
     from cuda.bindings import driver
 
     if not int(done("cuCtxGetCurrent", "context", driver.cuCtxGetCurrent())):
@@ -41,7 +42,7 @@ def _make_context_current() -> None:
 
 
 class Launch:
-    """Launch one spec on one device. Thread-safe. `function` is the driver's function from `load_function`."""
+    """A callable that launches one spec's kernel on one device. Thread-safe. `function`: result of `load_function`."""
 
     __slots__ = (
         *("_cluster", "_configurations", "_current_stream", "_device", "_encoders", "_function", "_kept"),
@@ -69,7 +70,7 @@ class Launch:
         self._lock = threading.Lock()
 
     def __call__(self, arguments: tuple[Tensor, ...]) -> None:
-        """Launch on torch's current stream of the device. Raises CudaSourceError if the driver reports an error."""
+        """Launch the kernel on torch's current stream of the device. Raises CudaSourceError on a driver error."""
         stream = self._current_stream(self._device)
         configuration = self._configurations.get(stream)
         if configuration is None:
@@ -105,7 +106,7 @@ class Launch:
         return configuration
 
     def _encoded(self, addresses: tuple[int, ...]) -> tuple[int, object]:
-        """Return the address of an array of pointers to the parameters, and the objects that own this memory."""
+        """Return the host address of an array of pointers to the kernel's parameters, and the owners of its memory."""
         memory = (ctypes.c_char * (PLACE_BYTES * (len(self._encoders) + 1)))()
         start = -(-ctypes.addressof(memory) // PLACE_BYTES) * PLACE_BYTES
         places = [start + PLACE_BYTES * index for index in range(len(self._encoders))]

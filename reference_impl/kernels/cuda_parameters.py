@@ -11,7 +11,7 @@ from reference_impl.kernels.nvrtc import CudaSourceError
 from reference_impl.kernels.spec import DTYPES, POINTER_ALIGNMENT, KernelArgumentError, KernelSpec
 
 PLACE_BYTES = 128
-"""The bytes reserved for each parameter: the size of a tensor map, which is also its alignment in CUDA 13."""
+"""The number of bytes reserved for each parameter: the size of a tensor map, which is also its alignment in CUDA 13."""
 
 # Data type of a pointer -> element type of its tensor map. The copy engine moves bytes without interpreting them.
 _ELEMENTS = {
@@ -40,7 +40,7 @@ class TensorMap:
 
     sizes, box: length of each dimension of the tensor and of a box, the innermost first. strides: distance in elements
     from one index to the next, for all dimensions but the innermost. swizzle: width in bytes of the swizzle pattern in
-    shared memory, 0 (none), 32, 64 or 128. Parts of a box outside of the tensor are read as zeros, and are not written.
+    shared memory, 0 (none), 32, 64 or 128. Parts of a box outside of the tensor are read as zeros, and never written.
     """
 
     pointer: int
@@ -52,11 +52,11 @@ class TensorMap:
 
 Parameter = Address | TensorMap
 Encoder = Callable[[tuple[int, ...], int], None]
-"""A function that writes one parameter. Its arguments are the tensors' addresses and the target host address."""
+"""A function that writes one parameter. Its arguments: the tensors' addresses, and the host address to write to."""
 
 
 def check(spec: KernelSpec, parameter: Parameter) -> None:
-    """Raise KernelArgumentError for a parameter that the driver would refuse. Such errors are then found without a GPU.
+    """Raise KernelArgumentError for a parameter that the driver would refuse. This finds such errors without a GPU.
 
     The rules are those of `cuTensorMapEncodeTiled` in the manual of CUDA's driver, for a map that is not interleaved.
     """
@@ -84,7 +84,7 @@ def _broken_rules(given: TensorMap, aligned: bool, itemsize: int) -> Iterator[st
 
 
 def encoder(spec: KernelSpec, parameter: Parameter) -> Encoder:
-    """Return a function that writes a parameter of `spec`. That function raises CudaSourceError on a driver error."""
+    """Return a function that encodes a parameter of `spec`. On a driver error, it raises CudaSourceError."""
     return _address(parameter) if isinstance(parameter, Address) else _tensor_map(spec, parameter)
 
 
@@ -98,7 +98,7 @@ def _address(parameter: Address) -> Encoder:
 def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
     from cuda.bindings import driver
 
-    # Do not let cuda-bindings encode the tensor map, because its memory is not aligned as the driver requires.
+    # Do not let cuda-bindings encode the tensor map: cuda-bindings does not align the map as the driver requires.
     encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     pointer, rank = spec.pointers[parameter.pointer], len(parameter.sizes)
     bytes_of_strides = (stride * DTYPES[pointer.dtype].itemsize for stride in parameter.strides)
@@ -123,7 +123,8 @@ def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
 
 
 def done(call: str, what: str, answer: tuple[Any, ...]) -> Any:
-    """Return the result of a driver call without its status, or None. Raises CudaSourceError for an error."""
+    """Return the value that the driver's `answer` contains after the status, or None if there is no such value. Raises
+    CudaSourceError if the status is an error."""
     result, *rest = answer
     if result:
         remedy = (

@@ -3,10 +3,11 @@
 A source is a `.cu` file with an entry function that is `extern "C"`. The file may include, in quotes, files of its own
 folder and `hopper.cuh` (instructions that only Hopper has), but no header of the CUDA toolkit. The values of the spec
 are macros in the source: the `constexprs` (a float is rounded to fp32, a bool is 0 or 1), `NUM_WARPS`, `NUM_STAGES` and
-`CLUSTER`. The entry function has the parameters of the `CudaFunction`, in the same order. An address is a pointer. A
-tensor map is a `const __grid_constant__` value of 128 bytes, aligned to 64 bytes. All shared memory is dynamic. A
-launch uses torch's current stream, also in a capture, and never waits for the device. A kernel may start while the
-previous one runs, so it must call `begin` of `hopper.cuh`, which waits for the previous kernel's end.
+`CLUSTER`. The entry function has the parameters of the `CudaFunction`, in the same order. There, an `Address` is a
+pointer, and a `TensorMap` is a `const __grid_constant__` value of 128 bytes, aligned to 64 bytes. All shared memory is
+dynamic. A launch uses torch's current stream, also in a capture, and never waits for the device. A kernel may start
+while the previous kernel runs. Therefore each kernel must call `begin` of `hopper.cuh`, which waits for the previous
+kernel's end.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class CudaKernel:
 class CudaFunction:
     """The kernel `entry` of the file `source`, as a `KernelFunction`.
 
-    shared_memory: bytes for each thread block. cluster: the thread blocks in a cluster, along the grid's first axis.
+    shared_memory: bytes for each thread block. cluster: number of blocks in a cluster, along the grid's first axis.
     """
 
     source: Path
@@ -62,7 +63,7 @@ class CudaFunction:
     parameters: tuple[Parameter, ...]
     shared_memory: int
     cluster: int = 1
-    # Key: the id of a spec, and the device. The `Launch` keeps the spec alive, so no other spec gets the same id.
+    # (id of a spec, device) -> launch. The `Launch` keeps the spec alive, so no other spec gets the same id.
     _launches: dict[tuple[int, int], Launch] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -85,7 +86,7 @@ class CudaFunction:
         }
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch the kernel. The first launch loads a module. This may fail in a capture, so prewarm the kernel."""
+        """Launch the kernel. The first launch loads a module, which may fail in a capture, so prewarm the kernel."""
         device = arguments[0].get_device()
         launch = self._launches.get((id(spec), device))
         if launch is None:
@@ -100,7 +101,7 @@ class CudaFunction:
 
     def compile_for_device(self, spec: KernelSpec) -> CudaKernel:
         device, (major, minor) = torch.cuda.current_device(), torch.cuda.get_device_capability()
-        # Use text as the key. Otherwise specs that contain 1, 1.0 or True at the same place would have equal keys.
+        # Use text as the key, because (1,), (1.0,) and (True,) are equal tuples, although their kernels differ.
         key = f"{device} {spec.identity!r}"
         with _lock:
             if key not in _on_devices:
@@ -162,8 +163,8 @@ class CudaFunction:
                 nvrtc.report("load", self.entry)
 
 
-# Key: the device, and the identity of the spec, which does not contain the grid. Therefore one module is used for all
-# grids.
+# Text that contains the device and the identity of a spec -> the compiled kernel. The identity does not contain the
+# grid, so specs that differ only in their grids share a compiled kernel.
 _on_devices: dict[str, CudaKernel] = {}
 _lock = threading.RLock()
 

@@ -16,8 +16,7 @@ from reference_impl.kernels.triton_source import device_function
 def begin(PDL: tl.constexpr) -> None:
     """Wait until all earlier kernels have ended and their writes are visible. Then allow the next kernel to start.
 
-    The next kernel then waits in its own call of `begin`. Therefore only the start of the next kernel overlaps with
-    this kernel.
+    The next kernel then waits in its own call of `begin`, so that only its start overlaps with this kernel.
     """
     if PDL:
         gdc_wait()

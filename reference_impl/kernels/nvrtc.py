@@ -95,7 +95,7 @@ def read_source(path: Path) -> tuple[str, dict[str, str]]:
 
 
 def compile_source(name: str, label: str, source: str, headers: Mapping[str, str], options: Sequence[str]) -> Binary:
-    """Return the compiled source, from the disk cache if it is there.
+    """Return the compiled source. Read it from the disk cache if an earlier call stored it there.
 
     Calls the listeners with the event `disk_hit` or `compile`, and with the kernel's name `name`. Error messages
     contain `label`. Raises NvrtcMissingError or CompilationError.
@@ -103,8 +103,8 @@ def compile_source(name: str, label: str, source: str, headers: Mapping[str, str
     from triton.runtime.cache import get_cache_manager
 
     parts = [_version(), *options, label, source, *(part for header in sorted(headers.items()) for part in header)]
-    # Hash each part, and then the joined hashes. If the parts themselves were joined, two different lists could give
-    # the same text.
+    # Hash each part, and then the joined hashes. If the parts themselves were joined, two different lists of parts
+    # could give the same text.
     digests = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
     kept = get_cache_manager(hashlib.sha256(digests).hexdigest())
     file = kept.get_file(_FILE)
@@ -153,7 +153,7 @@ def _compiled(label: str, source: str, headers: Mapping[str, str], options: Sequ
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompilationError(label, log or str(result))
-        if log:  # for example a note about registers that the assembler did not move between warp groups
+        if log:  # for example a note that the assembler did not move registers between warp groups
             warnings.warn(log, stacklevel=2)
         ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
         _, size = nvrtc.nvrtcGetCUBINSize(program)

@@ -4,7 +4,7 @@ A `KernelSpec` contains everything that decides the machine code of one kernel a
 constants, warps, stages. The functions in `kernels/<op>/kernel.py` build a spec from their tensors and call `launch`.
 The function `specializations(...)` of the same module builds the same specs from shapes, without tensors. Therefore the
 plan of a prewarm and the launches of a run use the same code to name kernels. Two specs have the same `KernelSpec.key`
-exactly if they are the same kernel.
+if and only if they describe the same kernel.
 
 Only the spec decides the machine code. Sizes are compiled in, and no kernel has an integer argument. `launch` refuses
 tensors for which Triton would compile another variant, because of their dtype, strides or alignment.
@@ -84,7 +84,8 @@ def load(op: str) -> ModuleType:
 
 @functools.cache
 def shared_memory_bytes() -> int:
-    """Return the shared memory of one block on the current CUDA device; without a device, Hopper's 227 KiB."""
+    """Return how many bytes of shared memory a block may have on the current CUDA device; without a device, Hopper's
+    227 KiB."""
     if not torch.cuda.is_available():
         return 227 * 1024
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -109,7 +110,7 @@ def require_shape(op: str, argument: str, tensor: Tensor, shape: tuple[int, ...]
 
 
 def jit_launch(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-    """Launch a kernel by Triton's launcher or by that of CUDA C++. The first launch compiles the kernel."""
+    """Launch a kernel by Triton's launcher, or by the one of CUDA C++. The first launch compiles the kernel."""
     spec.function.launch(spec, arguments)
 
 
@@ -117,7 +118,7 @@ _launchers: list[Launcher] = [jit_launch]
 
 
 def add_launcher(launcher: Launcher) -> None:
-    """Make later launches call `launcher(spec, arguments)`, until it is removed or another launcher is added."""
+    """Make later launches call `launcher(spec, arguments)`, until it is removed or another one is added."""
     _launchers.append(launcher)
 
 
@@ -192,6 +193,6 @@ def load_compiled(spec: KernelSpec, compiled: Any) -> None:
 
 
 def offline_compile(spec: KernelSpec, sm: int) -> Any:
-    """Compile for the architecture `sm` (90 is Hopper) without a GPU or a driver. Return a compiled kernel as
-    `compile_for_device` does."""
+    """Compile the kernel of `spec` for the architecture `sm` (90 is Hopper) without a GPU or a driver. Return a
+    compiled kernel as `compile_for_device` does."""
     return spec.function.compile_for(spec, sm)

@@ -46,10 +46,10 @@ class KernelArgumentError(ValueError):
 class Pointer:
     """A tensor argument of a kernel: its name, its element type (`fp32`, `bf16`, …) and its alignment.
 
-    aligned: the kernel is compiled for addresses that are multiples of 16 bytes. It is False for arguments of which a
-    kernel reads one element for each row, so that any slice may be passed. tile: None, or the shape of a tile. With a
-    tile, the kernel gets a descriptor of the tensor, and reads and writes whole tiles. Hopper's copy engine moves the
-    tiles. On older architectures the kernel uses plain loads and stores.
+    aligned: True if the kernel is compiled for addresses that are multiples of 16 bytes. False for arguments of which a
+    kernel reads only one element for each row; a slice that starts at any address may then be passed. tile: None, or
+    the shape of a tile. With a tile, the kernel gets a descriptor of the tensor, and reads and writes whole tiles.
+    Hopper's copy engine moves the tiles. On older architectures the kernel uses plain loads and stores.
     """
 
     name: str
@@ -94,9 +94,10 @@ class KernelFunction(Protocol):
 class KernelSpec:
     """The description of one compiled kernel and its grid. Two specs are equal if the fields in their `key` are equal.
 
-    op: operation and direction, such as `rms_norm.forward`. shape: sizes, in the order of the operation's legend.
-    dtype: the data type. constants: other compiled-in values that change results (eps, accumulate, …). function: the
-    kernel's source. pointers: the kernel's tensor arguments, in order. constexprs: the kernel's other arguments.
+    op: operation and direction, such as `rms_norm.forward`. shape: sizes such as (tokens, hidden), in an order that the
+    operation's module chooses. dtype: Triton's name of the data type. constants: other compiled-in values that change
+    results (eps, accumulate, …). function: the kernel's source. pointers: the kernel's tensor arguments, in order.
+    constexprs: the kernel's other arguments, which are compiled in.
     """
 
     op: str
@@ -109,8 +110,8 @@ class KernelSpec:
     pointers: tuple[Pointer, ...] = field(compare=False, repr=False)
     constexprs: Mapping[str, Constant] = field(compare=False, repr=False)
     grid: tuple[int, ...] = field(compare=False)
-    # True: a multiplication and an addition may be fused, with one rounding. False: both are rounded, because the
-    # results of the kernel must equal torch's in every bit.
+    # True: the compiler may fuse a multiplication and an addition, with one rounding. False: the results of both are
+    # rounded, which is necessary if the kernel's results must equal torch's in every bit.
     enable_fp_fusion: bool = True
 
     @property

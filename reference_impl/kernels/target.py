@@ -19,7 +19,7 @@ _named: ContextVar[int | None] = ContextVar("named", default=None)
 
 @contextmanager
 def planning_for(target: str) -> Iterator[None]:
-    """Choose kernels for `target`, such as `sm_90`, inside the `with`, on any machine.
+    """Make code inside the `with` choose kernels for the architecture `target`, such as `sm_90`, on any machine.
 
     Raises ValueError if `target` is not the name of an architecture.
     """
@@ -34,7 +34,7 @@ def hopper() -> bool:
     """Return True if kernels that only Hopper can run (compute capability 9.0) should be planned and launched.
 
     Inside `planning_for`, the result depends on its target, otherwise on the current CUDA device. Without a device the
-    result is True, because `shared_memory_bytes` assumes Hopper, too. The result is False if Triton interprets kernels,
+    result is True: Hopper is assumed, as by `shared_memory_bytes`. The result is False if Triton interprets kernels,
     because kernels in CUDA C++ cannot be interpreted. Do not call this function in a cached function, because the cache
     would keep one result for all targets. Pass the result to the cached function instead.
     """

@@ -38,18 +38,18 @@ class TritonFunction:
         return {"language": "triton", "module": self.jit.fn.__module__, "name": self.jit.fn.__name__}
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch by Triton's launcher, which keeps compiled kernels in its cache."""
+        """Launch the kernel of `spec` by Triton's launcher, which keeps compiled kernels in its cache."""
         pdl = device_starts_early()
         self.jit[spec.grid](*_as_compiled(spec, arguments), **spec.constexprs, PDL=pdl, **spec.options, launch_pdl=pdl)
 
     def compile_for_device(self, spec: KernelSpec) -> Any:
-        """Compile for the current device, into the cache of Triton's launcher."""
+        """Compile the kernel of `spec` for the current device, into the cache of Triton's launcher."""
         arguments = [_stand_in(pointer) for pointer in spec.pointers]
         pdl = device_starts_early()
         return self.jit.warmup(*arguments, grid=spec.grid, **spec.constexprs, PDL=pdl, **spec.options, launch_pdl=pdl)
 
     def compile_for(self, spec: KernelSpec, sm: int) -> Any:
-        """Compile for the architecture `sm`. This is not possible in a process with TRITON_INTERPRET=1."""
+        """Compile the kernel for the architecture `sm`. This is not possible in a process with TRITON_INTERPRET=1."""
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -70,7 +70,8 @@ def rebuilt(description: dict[str, Any]) -> TritonFunction:
 
 
 def _as_compiled(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> list[Any]:
-    """Return the arguments of a compiled kernel: each tensor, or its descriptor if the pointer has a tile."""
+    """Return the arguments of a compiled kernel: each tensor itself or, if the tensor's `Pointer` in `spec` has a tile,
+    a descriptor of the tensor."""
     return [
         tensor if pointer.tile is None else _descriptor(tensor, pointer.tile)
         for pointer, tensor in zip(spec.pointers, arguments, strict=True)
@@ -91,8 +92,7 @@ def _stand_in(pointer: Pointer) -> Any:
     tensor = MockTensor(torch_dtype(pointer.dtype))
     if pointer.tile is None:
         return tensor
-    # The sizes of the tensor are arguments of the launch, even with a descriptor. The numbers here do not affect the
-    # machine code.
+    # A launch passes a tensor's sizes as arguments, even with a descriptor, so these sizes do not affect machine code.
     *outer, inner = pointer.tile
     return TensorDescriptor(tensor, [*outer, inner], [inner] * len(outer) + [1], list(pointer.tile))
 
@@ -106,8 +106,8 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _read_loop_bounds_of_one_element() -> None:
-    """Make computed loop bounds work in Triton 3.6's interpreter. There they are arrays, and numpy 2.4 refuses to
-    convert such an array with `int`."""
+    """Make computed loop bounds work in Triton 3.6's interpreter. In the interpreter, such a bound is an array of one
+    element, and numpy 2.4 refuses to convert this array with `int`."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -141,7 +141,7 @@ def _round_to_fp8_as_a_gpu() -> None:
 def kernel(*unaligned: str) -> Callable[[Callable[..., Any]], TritonFunction]:
     """Return a decorator that turns a function into a `TritonFunction`.
 
-    unaligned: names of pointers that need not be aligned. Triton compiles one kernel for all their addresses.
+    unaligned: names of pointers that need not be aligned. For these, Triton compiles one kernel for all addresses.
     """
     import triton
 

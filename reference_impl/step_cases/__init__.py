@@ -52,8 +52,7 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
     "fp8_products.act": fp8_products.act,
     "fp8_products.grad_gate_up": fp8_products.grad_gate_up,
 }
-"""Operation -> function that yields the operation's comparisons for one setting, at the model's shape and at ragged
-shapes."""
+"""Operation -> function that yields comparisons of the operation for one setting, at the model's and ragged shapes."""
 
 FLOAT32_ALONE = ("rope.tables", "adamw.update")
 """Operations whose operands are always fp32, for any compute dtype of the trainer."""

@@ -1,7 +1,7 @@
 """Comparisons of one AdamW update of a flat buffer, at several steps of a run.
 
 The claim's `magnitude` is the size of the gradient's largest elements. The smallest elements are 10^6 times smaller, so
-that the epsilon of 1e-8 dominates their updates. One element in seven is exactly zero. The reference is
+that Adam's epsilon, 1e-8, determines the size of their updates. One element in seven is exactly zero. The reference is
 torch.optim.AdamW in fp64, without `fused` and `foreach`.
 """
 
@@ -22,17 +22,17 @@ from reference_impl.step_cases.inputs import Inputs, Setting
 _DECADES = 6.0
 _MOMENTS = ("parameters", "exp_avg", "exp_avg_sq")
 _SKIPPED_BEFORE = 3.0
-# torch's fused kernel for CUDA rounds beta to fp32, and computes 1 - beta from the rounded beta. This amplifies the
-# rounding error by beta / (1 - beta). The error bounds allow about a hundred roundings for each term. Beta is rounded
-# only once, so its term is multiplied by 1/64.
+# torch's fused kernel for CUDA rounds beta (AdamW's decay of a moment) to fp32, and computes 1 - beta from the rounded
+# beta. This amplifies the rounding error of beta by beta / (1 - beta). The error bounds allow about a hundred roundings
+# for each term. Beta is rounded only once, so its term in the error bound is multiplied by this factor, 1/64.
 _ROUNDED_ONCE = 1 / 64
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """One case. `steps`: number of updates before the compared update. `norm`: the norm of a group of gradients.
+    """The sizes of one case. `steps`: number of updates before the compared one. `norm`: the norm of a gradient group.
 
-    If `norm` is not finite, the update must change nothing.
+    If `norm` is not finite, the compared update must change nothing.
     """
 
     count: int
@@ -71,8 +71,8 @@ def update(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def _drawn(inputs: Inputs, shape: _Shape, magnitude: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a gradient, and the state before the update, by name. The moments have the sizes that earlier gradients of
-    the same size would cause."""
+    """Return a random gradient, and the state before the update, by name. Adam's moments have the size that they would
+    have after earlier gradients of the same size."""
     sizes = magnitude * 10 ** -inputs.uniform(shape.count, below=_DECADES)
     sizes[3::7] = 0.0
     gradient = inputs.between_nans(inputs.normal(shape.count) * sizes)

@@ -1,9 +1,8 @@
-"""Comparisons of attention, forward and backward. The backward includes rotating dQ and dK back.
+"""Comparisons of attention, forward and backward. The backward also undoes the rotary embedding.
 
-The claim's `magnitude` is the size of values and incoming gradients. Queries have this size and keys have the inverse
-size, or keys have this size and queries the inverse size. The size of scores therefore does not depend on the
-magnitude. Scores have size 1, or size 1000 if a shape is `peaked`. The exponentials of peaked scores are infinite
-unless the row's maximum is subtracted.
+The claim's `magnitude` m is the size of values and incoming gradients. Queries have size m and keys 1/m, or queries 1/m
+and keys m. The size of scores (query times key) therefore does not depend on m. Scores have size 1, or size 1000 in a
+shape that is `peaked`. The exponentials of peaked scores are infinite unless the row's maximum is subtracted.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 # A tile has 32 rows in fp32 and 64 rows in bf16. The first shape is far smaller than a tile. The second shape has one
 # row more than a tile in fp32. A key head has two query heads in the first shape and three in the second.
 RAGGED = (Heads(2, 5, 2, 1, 8), Heads(1, 33, 3, 1, 24))
-# The interpreter takes 0.02 s for each program, so longer sequences are used only for compiled kernels.
+# Triton's interpreter takes 0.02 s for each program, so longer sequences are used only for compiled kernels.
 _SMALL, _LONGER = Heads(1, 9, 1, 1, 16), Heads(1, 65, 6, 2, 8)
-# A sequence that is so long that its tiles are read by descriptor if an element has two bytes.
+# Sizes with a sequence so long that, for data types of two bytes, its tiles are read by descriptor.
 _LONG = Heads(1, 1024, 2, 1, 128)
-# A number of sequences and a sequence length for which the backward in bfloat16 uses the kernels for Hopper.
+# A number of sequences and a sequence length with which the backward in bfloat16 uses the kernels for Hopper.
 _OF_HOPPER = (4, 1024)
 _PEAKED = 1000.0**0.5
 _SDPA = "torch scaled_dot_product_attention"
@@ -69,7 +68,8 @@ def _qkv(inputs: Inputs, shape: _Shape, magnitude: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """Log-sum-exp and probabilities in fp64, and how much a rounding of the exponent changes each probability."""
+    """Log-sum-exp and probabilities in fp64. exponents: for each probability, a bound (to first order) on the error
+    that rounding errors of its exponent cause, divided by the unit roundoff."""
 
     log_sum_exp: Tensor
     probability: Tensor
@@ -82,16 +82,15 @@ class _Softmax:
         scores = (query @ key.transpose(-1, -2) * scale).masked_fill(later, -torch.inf)
         probability = scores.softmax(dim=-1)
         log_sum_exp = scores.logsumexp(dim=-1)
-        # Sum of the sizes of a score's terms. If each term has a relative error u, the exponent changes by at most u *
-        # sum.
+        # Sum of the absolute values of a score's terms. If each term has a relative error u, the exponent changes by at
+        # most u * sum.
         terms = query.abs() @ key.abs().transpose(-1, -2) * scale
         mean = (probability * terms).sum(dim=-1, keepdim=True)
         return cls(log_sum_exp, probability, probability * (terms + mean + log_sum_exp.abs()[..., None]))
 
     def terms(self, exponent: float) -> Tensor:
-        """Return the terms of each probability, for error bounds. exponent: the factor of the exponent's rounding
-        error."""
-        # Elements above the diagonal are not computed, so their error is zero.
+        """Return each probability's terms, for error bounds. exponent: weight of `exponents` (`Setting.exponent`)."""
+        # Probabilities above the diagonal are zero (later keys) and are not computed, so their error is zero.
         return (self.probability + exponent * self.exponents + FLUSHED).tril()
 
 
@@ -146,7 +145,7 @@ def backward(setting: Setting) -> Iterator[KernelComparison]:
 
 @dataclass(frozen=True)
 class _Saved:
-    """The inputs of a backward pass: exact forward results, the incoming gradient, and the rotation's tables."""
+    """The inputs of a backward pass: exact forward results, incoming gradient, and rotary embedding's cos and sin."""
 
     heads: Heads
     qkv: Tensor
@@ -173,7 +172,7 @@ class _Saved:
         return self.grad_output, self.qkv, self.output, self.log_sum_exp, self.cos, self.sin
 
     def by_autograd(self, dtype: torch.dtype) -> Tensor:
-        """Return the gradient in `dtype`, computed by torch's attention and the rotation of transformers."""
+        """Return the gradient of qkv in `dtype`, computed by torch's attention and transformers' rotary embedding."""
         rotated = self.qkv.detach().to(dtype).requires_grad_()
         with torch.enable_grad():
             output = functional.scaled_dot_product_attention(*self.heads.split(rotated), is_causal=True)
@@ -185,7 +184,7 @@ class _Saved:
         query, key, value = (part.abs() for part in heads.split(self.qkv.double()))
         grad, output = (heads.unpacked(each.double()).abs() for each in (self.grad_output, self.output))
         amplified = _Softmax.of(*heads.split(self.qkv.double())[:2]).terms(exponent)
-        # Gradients of scores with small probabilities, and sums of such gradients, may also be flushed to zero.
+        # Add `FLUSHED`: small probabilities' scores have gradients (and sums of them) that may be flushed to zero.
         of_scores = amplified * (grad @ value.transpose(-1, -2) + (grad * output).sum(dim=-1, keepdim=True))
         of_scores += FLUSHED
         scale = heads.dim**-0.5

@@ -1,7 +1,7 @@
 """Comparisons of cross-entropy, loss and gradient. The claim's `magnitude` is the logits' standard deviation.
 
-Targets are spread over the vocabulary and include its first and its last token. If there are more than two targets, the
-first target is ignored.
+Targets are random, and the last one is the last token of the vocabulary. With more than two tokens, the first target
+marks a token without a loss, and the second is the first token of the vocabulary.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from reference_impl.kernels.cross_entropy import naive
 from reference_impl.kernels.products.naive import PANEL
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens and vocabulary of each shape. The first needs less than one pass of the kernel's loop. The second has a single
-# row with an incomplete last pass. The third has two logits in each row. The fourth needs many passes.
+# Tokens and vocabulary of each shape. A row of the first needs less than one pass of the kernel's loop. The second has
+# a single row with an incomplete last pass. The third has two logits in each row. The fourth needs many passes.
 RAGGED = ((4, 37), (1, 1030), (7, 2), (3, 18001))
 _PART = 16  # number of columns in a part of a ragged row; the last part may be shorter
-_SCALE = float(torch.tensor(0.37))  # the weight of a loss, rounded to fp32
+_SCALE = float(torch.tensor(0.37))  # factor by which the gradient is multiplied, rounded to fp32
 
 
 def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
@@ -39,7 +39,7 @@ def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def from_statistics(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the loss from the maxima and sums of a row's parts, which are computed in fp64 and rounded."""
+    """Compare the loss from statistics: each part's maximum and sum of exponentials, computed in fp64 and rounded."""
     operation = "cross_entropy.from_statistics"
     loss_, twin_ = setting.table.cross_entropy_from_statistics_, naive.from_statistics_
     for logits, targets, scale in _inputs(setting, operation):
@@ -65,7 +65,7 @@ def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, 
 
 
 def _statistics(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return the maximum and the sum of exponentials of each part of a row (`width` columns), both fp32 [T, P]."""
+    """Return the maximum and the sum of exponentials of each part (`width` columns) of a row, fp32 [tokens, parts]."""
     parts = torch.split(logits.double(), width, dim=1)
     maxima = torch.stack([part.amax(dim=1) for part in parts], dim=1)
     totals = [(part - maxima[:, index, None]).exp().sum(dim=1) for index, part in enumerate(parts)]
@@ -116,7 +116,7 @@ def _comparison(
     loss_: Callable[[Tensor], Tensor],
     twin_: Callable[[Tensor], Tensor],
 ) -> KernelComparison:
-    """Return the comparison of the kernel `loss_` with its torch twin `twin_`. Both overwrite the logits."""
+    """Return the comparison of the kernel `loss_` with its naive twin `twin_`. Both overwrite the logits."""
     return KernelComparison(
         operation=operation,
         dtype=setting.dtype_name,

@@ -1,10 +1,10 @@
 """Comparisons of the kernels that write FP8. Data multiplied by scales is compared with the unrounded fp64 results.
 
-The error of a value is at most 2^-4 of the value. If the value divided by its row's scale is smaller than the normal
-numbers of e4m3, the error is at most 2^-10 of the scale. The largest value of a row is at least 224 times the scale.
-Therefore 2^-10 of the scale is less than 2^-4 * 2^-13 of the row's largest value. The terms of an error bound are the
-value's size, and 2^-13 of the row's largest value. The gradient of the logits is in e5m2. Its error is at most 2^-3 of
-the terms, which are the value's size and 2^-27 of the row's largest value.
+The rounding error of a value is at most 2^-4 of the value. If the value divided by its row's scale is smaller than the
+normal numbers of e4m3, the error is at most 2^-10 of the scale. The largest value of a row is at least 224 times the
+scale. Therefore 2^-10 of the scale is less than 2^-4 * 2^-13 of the row's largest value. The terms of an error bound
+are the value's size, and 2^-13 of the row's largest value. The gradient of the logits is in e5m2. Its error is at most
+2^-3 of the terms, which are the value's size and 2^-27 of the row's largest value.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _weight(setting: Setting, count: int, cols: int, *, turned: bool) -> KernelC
 
 
 def loss(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the gradient of the logits. Probabilities range from 1 to less than 2^-40."""
+    """Compare the gradient of the logits in e5m2. The largest probabilities are near 1, the smallest below 2^-40."""
     for tokens, vocabulary in ((4, setting.model.vocab_size), *LOGITS):
         shape = f"T{tokens} V{vocabulary}"
         inputs = setting.inputs("fp8.loss", shape)

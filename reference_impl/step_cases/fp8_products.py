@@ -1,11 +1,11 @@
 """Comparisons of the MLP's FP8 products with fused SwiGLU, which only Hopper can run.
 
-The exact result is computed in fp64 from the stored operands. The error of a product has two parts. Rounding to
+The exact result is computed in fp64 from the operands in FP8. The error of a product has two parts. Rounding to
 bfloat16 causes an error of 2^-8 of the value. The tensor cores sum with 14 bits, which causes an error of about 2^-13
 of the sum of all terms' sizes. The terms of the error bound are therefore the value's size and 2^-5 of this sum. A
-value that is written in FP8 has an error of 2^-4 of its size, or of 2^-10 of the scale. The scale is less than the
-row's bound / 224. The terms of this value are therefore the value's size, 2^-13 of the row's bound, and at most 2^-4 of
-the product's terms, for the product's error.
+value that is written in FP8 has an error of 2^-4 of its size, or of 2^-10 of the scale. The scale is less than (upper
+bound of the row) / 224. The terms of this value are therefore the value's size, 2^-13 of the row's upper bound, and at
+most 2^-4 of the product's terms, for the product's error.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 # tiles of 128 rows and 192 columns, and incomplete stages of 128 terms.
 RAGGED = ((1, 192, 192), (300, 208, 288), (130, 1008, 352))
 _WEIGHT = 0.02  # the standard deviation of Qwen2's initializer
-# Margin for four roundings in a limit, the same as in `reference_impl.fp8`, whose rows are rounded after their norms
-# are known.
+# Margin of a limit for four roundings, as in `reference_impl.fp8`, which rounds rows after it has computed their norms.
 _ROUNDED = 1.07**4
 _OF_SUMS, _OF_BOUND, _OF_PRODUCT = 2.0**-5, 2.0**-13, 2.0**-4
 
@@ -69,13 +68,13 @@ def _value(data: Tensor, scale: Tensor) -> Tensor:
 
 
 def gate_up(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the bfloat16 results of `up_swiglu`."""
+    """Compare the bfloat16 results `gate_up` of `up_swiglu`."""
     for case in _up_cases(setting, "fp8_products.gate_up"):
         yield case.comparison("gate_up", case.exact_gate_up, case.gate_up_terms)
 
 
 def act(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the FP8 results of `up_swiglu`."""
+    """Compare the FP8 results `act` of `up_swiglu`."""
     for case in _up_cases(setting, "fp8_products.act"):
         yield case.comparison("act", case.exact_act, case.act_terms)
 
@@ -158,7 +157,7 @@ def _down(
     setting: Setting, shape: str, inputs: Inputs, operands: tuple[_Rows, _Rows], gate_up: Tensor
 ) -> KernelComparison:
     grad, weight = operands
-    # Choose norms and a limit as if gate_up were the product of rows with these norms and a weight of row norms 1.
+    # Choose norms and a limit as if gate_up came from inputs with these norms and weight rows of norm 1.
     input_norm = inputs.between_nans(gate_up.float().abs().amax(dim=1), torch.float32)
     limit = _limit(inputs, 1.1 * weight.norm.amax())
 

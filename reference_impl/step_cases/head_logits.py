@@ -22,8 +22,8 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.products import naive
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens, hidden size and vocabulary of each shape. The first has half a tile and a third of a panel. The second has a
-# single row. The third has incomplete tiles, panels and stages.
+# Tokens, hidden size and vocabulary of each shape. The first has half a tile (of rows) and a third of a panel. The
+# second has a single row. The third has incomplete tiles, panels and stages.
 RAGGED = ((63, 64, 64), (1, 192, 1000), (300, 200, 1160))
 _UNIT = 2.0**-5  # all exact logits are integer multiples of this number at magnitude 1
 

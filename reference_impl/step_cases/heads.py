@@ -10,8 +10,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Heads:
-    """Sizes of grouped-query attention. The shape of a packed matrix is [T, heads * D], that of unpacked heads [B,
-    heads, S, D]."""
+    """Sizes of grouped-query attention. Packed heads have the shape [batch * seq_len, heads * dim], and unpacked heads
+    [batch, heads, seq_len, dim]."""
 
     batch: int
     seq_len: int
@@ -58,7 +58,7 @@ class Heads:
         return per_query_head.view(self.batch, self.key_value, -1, self.seq_len, self.dim).sum(dim=2)
 
     def rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return packed qkv with its query and key heads rotated; cos, sin [S, D/2].
+        """Return packed qkv with its query and key heads rotated; cos, sin [seq_len, dim / 2].
 
         In fp64, the rotation is computed with complex numbers, as in its definition (Su et al. 2021, arXiv 2104.09864,
         section 3.2). In other data types, the operations are those of transformers' `apply_rotary_pos_emb`.
@@ -75,7 +75,7 @@ class Heads:
         return result
 
     def rotated_terms(self, terms: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the terms of the result of a rotation (forward or back). terms: the terms of its input.
+        """Return the terms (see `inputs.py`) of the result of `rotated` or `rotated_back`. terms: those of the input.
 
         A rotation mixes both halves of a head, so a result contains terms of both halves.
         """
@@ -87,7 +87,7 @@ class Heads:
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return rotated heads. Elements j and j + D/2 form a complex number, which is multiplied by cos + i sin."""
+    """Rotate heads and return them: the complex number of elements j and j + dim / 2 is multiplied by cos + i sin."""
     turned = torch.complex(*heads.chunk(2, dim=-1)) * torch.complex(cos.double(), sin.double())
     return torch.cat((turned.real, turned.imag), dim=-1)
 

@@ -7,7 +7,7 @@ References are fp64 formulas that share no code with the kernels or their naive 
 autograd, the rotation of transformers, and the table in the NF4 paper. A reference gives, for each element of a result,
 the value and the sum of the sizes of its terms ("terms"). Rounding may change the value by a small multiple of unit
 roundoff * terms, even if most of the terms cancel (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
-section 3.1). If a term is an exponential of x, a relative error u of x changes the term by |x| * u.
+section 3.1). If a term is exp(x), a relative error u of x changes the term by the share |x| * u.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from reference_impl.config import ModelConfig, TrainConfig
 from reference_impl.kernel_table import KernelTable
 
 _GUARD_ELEMENTS = 64  # number of NaN elements before and after a tensor; a multiple of 16 bytes, as kernels require
-# A result that is smaller than the smallest normal number of fp32 may be flushed to zero. FLUSHED is the largest error
-# of this kind, divided by the roundoff.
+# A result that is smaller than 2^-126, the smallest normal number of fp32, may be flushed to zero. FLUSHED is the
+# largest error of this kind, divided by fp32's roundoff, and is added to terms.
 FP32_ROUNDOFF = 2.0**-24
 FLUSHED = 2.0**-126 / FP32_ROUNDOFF
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of one comparison: the kernel table, the trainer's configuration, and a data type and magnitude.
+    """The setting of comparisons: the kernel table, the trainer's configuration, a data type and a magnitude.
 
     magnitude: one of the claim's `magnitudes`. In most comparisons it is the standard deviation of the inputs.
     """
@@ -50,8 +50,7 @@ class Setting:
 
     @property
     def exponent(self) -> float:
-        """Return the roundoff of fp32, in which exponents are computed, divided by the roundoff of the setting's data
-        type."""
+        """Return the weight of exponents' errors in terms: fp32's roundoff (exponents are fp32) / the data type's."""
         return torch.finfo(torch.float32).eps / torch.finfo(self.dtype).eps
 
     @property
@@ -59,15 +58,15 @@ class Setting:
         return self.config.batch_size * self.config.seq_len
 
     def inputs(self, operation: str, shape: str) -> Inputs:
-        """Return an `Inputs` for one case. Its seed depends on operation and shape, so that cases differ."""
+        """Return an `Inputs` for one case. Its seed depends on operation, shape and magnitude, so that cases differ."""
         seed = zlib.crc32(f"{operation} {shape} {self.magnitude}".encode())
         return Inputs(torch.Generator(self.device).manual_seed(seed), self.dtype)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Draws random tensors. The memory before and after a tensor is NaN, so a kernel that reads outside of the tensor
-    returns NaN."""
+    """Random tensors for one case. The memory before and after a tensor is NaN, so a kernel that reads outside of the
+    tensor returns NaN."""
 
     generator: torch.Generator
     dtype: torch.dtype

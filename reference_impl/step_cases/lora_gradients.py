@@ -2,7 +2,7 @@
 compute.
 
 The claim's `magnitude` is the size of activations, incoming gradients and the gains' partial sums. The kernel rounds
-the product with the norm's scale to the data type before it sums. The reference uses the rounded product, too.
+grad_low_rank * rstd to the data type before it sums over tokens. The reference uses the rounded product, too.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Gradients:
         return outputs["grad_b"], outputs["grad_a"], outputs["grad_norms"]
 
     def _handed_on(self) -> Tensor:
-        """Return the gradient of the low-rank activations multiplied by the norm's rstd, rounded to the data type."""
+        """Return grad_low_rank * rstd, rounded to the data type, as the kernel hands it on to its product."""
         return (self.grad_low_rank.float() * self.rstd[:, None]).to(self.grad_low_rank.dtype)
 
     def _exact(self) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""Comparisons of NF4 dequantization. The claim's `magnitude` is the size of the scales of blocks.
+"""Comparisons of NF4 dequantization. The claim's `magnitude` is the size of the scales (absmax) of blocks.
 
 The reference uses the values in appendix E of the QLoRA paper (Dettmers et al. 2023, arXiv 2305.14314) in fp64, in a
 table that the kernels do not use. On a GPU the errors are also compared with the errors of bitsandbytes' kernel, which
@@ -44,7 +44,7 @@ PAPER = (*_NEGATIVE, 0.0, *_POSITIVE)
 
 
 def dequantize(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare attention's output projection and ragged matrices. With more than two blocks, one block is zero."""
+    """Compare attention's output projection and ragged matrices. If a matrix has over two blocks, one is zero."""
     model = setting.model
     for rows, cols in ((model.hidden_size, model.query_dim), *RAGGED):
         yield _comparison(setting, rows, cols)

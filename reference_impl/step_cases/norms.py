@@ -1,7 +1,7 @@
-"""Comparisons of RMSNorm: forward, forward after a fused addition, backward, and backward before a fused addition.
+"""Comparisons of RMSNorm forward and backward, without and with the fused addition of a residual or its gradient.
 
 The claim's `magnitude` is the size of activations and incoming gradients. At 1e-4 the mean of squares is a hundredth of
-the epsilon. In ragged shapes the middle row is zero, because the row of a padding token may be zero.
+the norm's epsilon. In ragged shapes the middle row is zero, because the row of a padding token may be zero.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) ->
 
 
 def backward(setting: Setting) -> Iterator[KernelComparison]:
-    """Yield comparisons of two norms, because a decoder block has two. Here both norms have the same input.
+    """Yield comparisons for two norms, because a decoder block has two. Here both norms have the same input.
 
-    The backward of the second norm also adds the gradient of the residual path.
+    The backward of the second norm also adds the gradient of the residual stream.
     """
     for tokens, hidden, zero in _shapes(setting):
         inputs, size = setting.inputs("rms_norm.backward", _name(tokens, hidden)), setting.magnitude

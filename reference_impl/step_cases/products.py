@@ -156,7 +156,7 @@ def _both(grad: Tensor, weight: Tensor, extra: Tensor, weight_extra: Tensor) -> 
 
 @dataclass(frozen=True)
 class _Sum:
-    """A product with an addition. The kernel, its naive twin and a formula in fp64 compute it from the same tensors."""
+    """A product plus a tensor or product. Kernel, naive twin and an fp64 formula compute it from the same inputs."""
 
     kernel: Callable[..., Tensor]
     naive: Callable[..., Tensor]

@@ -1,4 +1,4 @@
-"""Comparisons of the kernel that adds LoRA's product and rotates, and of the tables of the rotation."""
+"""Comparisons of the kernel that adds LoRA's product to qkv and rotates qkv, and of rotary embedding's cos and sin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RAGGED = (
 )
 _ROTARY = "torch, as transformers apply_rotary_pos_emb"
 _EMBEDDING = "torch, as transformers Qwen2RotaryEmbedding"
-_THETA = 1e5  # the base of the angles is this number multiplied by the magnitude, so bases range from 10 to 1e10
+_THETA = 1e5  # base of the angles for magnitude 1; times the magnitude, bases range from 10 to 1e10
 # Sequence length and head_dim of each table.
 _TABLES = ((7, 2), (33, 24), (700, 64))
 
@@ -77,8 +77,8 @@ def _tables(setting: Setting, seq_len: int, head_dim: int) -> KernelComparison:
     theta, device = _THETA * setting.magnitude, setting.device
 
     def angles() -> tuple[Tensor, Tensor]:
-        """Return the angles [S, D/2] in fp64, and for each angle the factor by which its computation amplifies a
-        relative rounding error."""
+        """Return the angles [seq_len, head_dim / 2] in fp64. Also return, for each angle, the factor by which its
+        computation amplifies a relative rounding error."""
         share = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
         position = torch.arange(seq_len, dtype=torch.float64, device=device)
         return torch.outer(position, theta**-share), 1 + share * math.log(theta)
@@ -114,7 +114,7 @@ def _tables(setting: Setting, seq_len: int, head_dim: int) -> KernelComparison:
 
 
 def tables_like_transformers(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cos and sin [S, D/2], computed with the operations of transformers' `Qwen2RotaryEmbedding`."""
+    """Return cos and sin [seq_len, head_dim / 2], computed as transformers' `Qwen2RotaryEmbedding` does."""
     inverse = 1.0 / (theta ** (torch.arange(0, head_dim, 2, dtype=torch.float, device=device) / head_dim))
     positions = torch.arange(seq_len, device=device).float()
     angles = (inverse[:, None] @ positions[None]).t()

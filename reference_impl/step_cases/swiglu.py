@@ -1,7 +1,7 @@
 """Comparisons of SwiGLU, forward and backward. The backward writes its results to new memory, or over its input.
 
-The claim's `magnitude` is the size of up and of the incoming gradient. Gates of three sizes are mixed. At size 3 the
-sigmoid is curved, at size 30 it saturates, and at a large `magnitude` its exponential overflows.
+The claim's `magnitude` is the size of up and of the incoming gradient. Gates of three sizes are mixed: 3, where the
+sigmoid is curved; 30, where it is near 0 or 1; and `magnitude`, at which, if large, its exponential overflows.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def _activation(gate_up: Tensor) -> Tensor:
 
 
 def _sigmoid(gate: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    """Return s = 1 / (1 + exp(-gate)), and a factor. The terms of s for error bounds are s multiplied by this factor.
+    """Return s = 1 / (1 + exp(-gate)), and a factor: s multiplied by this factor gives the terms of s for error bounds.
 
-    exponent: the factor of an exponent's rounding error.
+    exponent: the weight of the exponent's rounding error (`Setting.exponent`).
     """
     s = gate.sigmoid()
     return s, 1 + exponent * gate.abs() * (1 - s)

@@ -1,4 +1,4 @@
-"""The settings of a training run, read from a contract. No setting comes from the code of the trainer."""
+"""The settings of a training run of the transformers twin, read from a contract, not from the code of the trainer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def declared(workload: Workload, arm: Arm, data: str | None, model_directory: st
         **_checked(given, ARM_OPTIONS, "arm"),
     }
     if isinstance(workload.seq_len, list):
-        raise ValueError("the twin cannot train on sequences of several lengths; give one number as `seq_len`")  # noqa: TRY004
+        raise ValueError("a transformers twin cannot train on sequences of several lengths; give one `seq_len`")  # noqa: TRY004
     named = settings.pop("checkpoint")
     return Declared(
         checkpoint=Path(model_directory) if model_directory is not None else _folder(named),

@@ -1,4 +1,4 @@
-"""The twin in a chosen precision, on any device, trained with one seed after another. It is used in two ways:
+"""The transformers twin in a chosen precision, on any device, trained with one seed after another. It has two uses:
 
 - In `bfloat16` it is a peer, another project's implementation in the usual mixed precision. Weights and activations are
   bfloat16, trained tensors and AdamW are float32, and matrix products run under torch's autocast.
@@ -66,7 +66,7 @@ def _device(workload: Workload) -> torch.device:
 
 
 class PeerRun:
-    """One opened peer. It reads the model once, and trains the model from the start for each seed."""
+    """One opened peer. It reads the model once. For each seed it starts the training anew from this model."""
 
     def __init__(self, told: Declared, device: torch.device) -> None:
         import torch
@@ -164,7 +164,7 @@ class PeerRun:
             precision = torch.get_float32_matmul_precision()
         return {
             "device": str(self._device),
-            # Read the actual data types, because a judge relies on this fact, and the declared type could be wrong.
+            # Read the data types of the tensors and not of the settings, because a judge relies on this fact.
             "dtype": ", ".join(sorted({str(each.dtype).removeprefix("torch.") for each in self.frozen().values()})),
             "tf32": precision != "highest",
             "layers": int(self._model.config.num_hidden_layers),

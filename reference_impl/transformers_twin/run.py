@@ -1,4 +1,4 @@
-"""One opened twin: transformers' loss and gradients, torch's clip, AdamW and schedule."""
+"""A run of the transformers twin: transformers' loss and gradients, torch's clip, AdamW and schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAST_SHARE = 0.1  # learning rate at the end of the cosine, as a share of the pe
 
 
 class TwinRun:
-    """A twin that trains from its own state, or computes single steps from another run's state."""
+    """A run of the transformers twin, from its own state (`step`) or from another run's (`evaluate`, `update`)."""
 
     def __init__(self, told: Declared) -> None:
         self._told = told

@@ -1,5 +1,5 @@
-"""The adapter for the twin. Contracts use the twin as an arm, with which they compare the trainer's arms. Describing
-the twin imports no torch."""
+"""The adapter for the transformers twin: a second implementation of the trainer, with the transformers library.
+Contracts name it as an arm, with which the trainer's arms are compared. Describing the twin imports no torch."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A window has `seq_len` tokens and one more token, which is also the first token of the next window. A pass over the text
 reads each window at most once, in the order of `torch.utils.data.RandomSampler` with the generator for (seed, "pass
-NUMBER"). If the last windows of a pass do not fill a batch, they are left out.
+NUMBER"). If the windows at the end of a pass do not fill a batch, they are left out.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def read_text(path: Path | None) -> bytes:
 
 
 def tokens_of(text: bytes, checkpoint: Path) -> Tensor:
-    """Return the tokens of the text, int64 [n], by the checkpoint's tokenizer. If the checkpoint has no tokenizer, each
-    byte is a token."""
+    """Return the tokens of the text, int64 [tokens], by the checkpoint's tokenizer. If the checkpoint has no tokenizer,
+    each byte is a token."""
     file = checkpoint / "tokenizer.json"
     if not file.is_file():
         return torch.tensor(list(text), dtype=torch.int64)
-    # The type is Any, because transformers builds its classes at run time.
+    # Declare the type Any, because transformers builds its classes at run time, so no type checker knows them.
     tokenizer: Any = import_module("transformers").PreTrainedTokenizerFast(tokenizer_file=str(file))
     encoded: list[int] = tokenizer(text.decode(errors="replace"))["input_ids"]
     return torch.tensor(encoded, dtype=torch.int64)

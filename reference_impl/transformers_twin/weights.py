@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from reference_impl.transformers_twin.declared import Declared
 from reference_impl.transformers_twin.text import generator_of
 
-BLOCK = 64  # number of elements that share one largest absolute value
+BLOCK = 64  # block size of the quantization: number of elements that share one scale, their largest absolute value
 PAPER_TABLE = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
     -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
@@ -61,7 +61,7 @@ def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Param
 
 
 def _name(theirs: str) -> str | None:
-    """Return the trainer's name for the tensor `theirs`, such as `layers.0.lora_a_q`, or None for a frozen tensor."""
+    """Return the trainer's name, such as `layers.0.lora_a_q`, for peft's tensor `theirs`. None: a frozen tensor."""
     if found := _LORA.fullmatch(theirs):
         layer, projection, factor = found.groups()
         return f"layers.{layer}.lora_{factor.lower()}_{projection}"
@@ -71,7 +71,8 @@ def _name(theirs: str) -> str | None:
 
 
 def draw(trained: dict[str, nn.Parameter], seed: int) -> None:
-    """Draw each factor A from U(-1/sqrt(H), 1/sqrt(H)), as peft does, from a generator for (seed, name). B stays 0."""
+    """Draw each factor A from U(-b, b), b = 1/sqrt(columns), as peft does, by a generator for (seed, name). B stays
+    0."""
     with torch.no_grad():
         for name, parameter in trained.items():
             if ".lora_a_" in name:

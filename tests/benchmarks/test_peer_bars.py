@@ -18,7 +18,7 @@ def found(run: PeerRun) -> dict[str, tuple[float | None, str]]:
     return {f"{bar.what}, {bar.shape.seq_len}": (bar.figure, bar.verdict) for bar in bars(run)}
 
 
-def test_bars_are_ratios_of_medians_and_interleaved_bars_are_ratios_to_the_matrix_products() -> None:
+def test_limits_apply_to_ratios_of_medians_or_to_ratios_to_alternately_timed_matrix_products() -> None:
     """A bar is a goal or a limit for a measured ratio."""
     assert found(complete_run()) == {
         "faster than hf_eager, 512": (4.0, "met"),
@@ -53,7 +53,7 @@ def test_a_figure_equal_to_its_goal_or_limit_meets_it(figure: float, verdict: st
     assert Bar("times the products", Shape(4, 2048), figure, 1.28).verdict == verdict
 
 
-def test_an_arm_without_a_memory_peak_is_not_measured() -> None:
+def test_the_memory_bar_of_an_arm_without_a_recorded_peak_is_reported_as_not_measured() -> None:
     run = with_arm(complete_run(), "graphed", peak_gib=None)
     assert found(run)["peak GiB, 512"] == (None, "not measured")
 

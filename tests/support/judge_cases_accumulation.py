@@ -73,7 +73,7 @@ def unlike(absolute: float, **changes: Any) -> Any:
     return reduction("b", **{"digest": "other", "max_abs_difference": absolute, **changes})
 
 
-A = reduction("a")
+A, FIVE = reduction("a"), LOSSES[:5]
 ACCUMULATION_CASES = [
     Case("within rounding", "held", accumulated),
     Case("a tensor without some gradients", "held", lambda: accumulated(updates=[7, STEPS])),
@@ -125,6 +125,11 @@ ACCUMULATION_CASES = [
     Case("tensors at the end that nobody counted", "evidence_inconsistent", lambda: accumulated(**NO_GENERATOR)),
     Case("another mechanism", "mechanism_missing", lambda: accumulated(claim={"mechanism": "traced"})),
     Case("a step missing", "evidence_missing", lambda: accumulated(claim={"steps": [0, 7]})),
+    Case(
+        "a compared step without a loss",
+        "evidence_missing",
+        lambda: accumulated(losses=FIVE, other=one_batch(losses=FIVE), read=[micro_batches(DIGESTS[:5])], updates=[5]),
+    ),
     Case("micro-batches not recorded", "evidence_missing", lambda: accumulated(read=[])),
     Case("some not recorded", "evidence_missing", lambda: accumulated(read=[micro_batches(DIGESTS[:9])])),
     Case("updates not looked for", "evidence_missing", lambda: accumulated(looked=False)),

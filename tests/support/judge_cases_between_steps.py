@@ -34,6 +34,8 @@ EVALUATION: dict[str, Any] = {
 }
 BATCHES = [f"batch{index}" for index in range(STEPS)]
 ANEW = {"optimizer": {"p0.exp_avg": "fresh"}}
+IN_NAN = {"optimizer": {"p0.exp_avg": "m!"}}
+LOST: dict[str, Any] = {"after": {"generators": {"torch.cpu": "x"}}, "end_state": {"generators": {"torch.cpu": "y"}}}
 
 
 def saved(name: str = "ungraphed", *, record: Mapping[str, Any] | None = None, **changes: Any) -> ArmEvidence:
@@ -174,9 +176,7 @@ RESUME_CASES = [
     Case(
         "generators were not restored, and nobody drew",
         "not_restored",
-        lambda: resumed(
-            second=loaded(after={"generators": {"torch.cpu": "x"}}, end_state={"generators": {"torch.cpu": "y"}})
-        ),
+        lambda: resumed(second=loaded(**LOST)),
     ),
     Case("ends apart and all was restored", "end_differs", lambda: resumed(second=loaded(end_state=MEAN))),
     Case("a loose tensor is another", "differs", lambda: resumed(scratched(), loaded(**from_step(5)))),
@@ -203,9 +203,7 @@ RESUME_CASES = [
     Case("another start", "unequal_start", lambda: resumed(saved(start="elsewhere"))),
     Case("fewer steps", "vacuous_steps", lambda: resumed(claim={"steps": STEPS - SAVE_AT + 1})),
     Case("nothing trained before", "vacuous_parameters_unchanged", lambda: resumed(saved(end="start"))),
-    Case(
-        "ends in NaN", "non_finite_end", lambda: resumed(second=loaded(end_state={"optimizer": {"p0.exp_avg": "m!"}}))
-    ),
+    Case("ends in NaN", "non_finite_end", lambda: resumed(second=loaded(end_state=IN_NAN))),
     Case(
         "never captured",
         "candidate_not_captured",
@@ -246,6 +244,9 @@ RESUME_CASES = [
         "unequal_batches",
         lambda: chained(last=last_part(batches=BATCHES[: STEPS - 7])),
     ),
+    Case("differs after two whole loads", "differs", lambda: chained(last=last_part(losses=LOSSES[7:] + 0.25))),
+    Case("generators lost by the second load", "not_restored", lambda: chained(last=last_part(**LOST))),
+    Case("saved in NaN the second time", "non_finite_end", lambda: chained(middle=middle_part(end_state=IN_NAN))),
     Case("saved once", "evidence_missing", lambda: chained(middle=replace(middle_part(), saved=None))),
     Case("loaded once", "evidence_missing", lambda: chained(last=replace(last_part(), loaded=None))),
     Case("saved too late", "evidence_inconsistent", lambda: chained(middle=middle_part(record={"steps": 8}))),
@@ -375,6 +376,7 @@ EVALUATION_CASES = [
     Case("the same number", "vacuous_evaluations", lambda: evaluated(evaluation(5, **SAME), evaluation(10, **SAME))),
     Case("fewer steps", "vacuous_steps", lambda: evaluated(without=arm("ungraphed", LOSSES[:4]))),
     Case("an evaluation is missing", "evidence_missing", lambda: evaluated(evaluation(5))),
+    Case("after each step", "held", lambda: evaluated(*map(evaluation, range(1, 11)), claim={"every": 1})),
     Case("at another step", "evidence_missing", lambda: evaluated(evaluation(4), evaluation(10))),
     Case("torn state", "evidence_inconsistent", lambda: evaluated(evaluation(5, before={}, after={}), evaluation(10))),
 ]  # fmt: skip

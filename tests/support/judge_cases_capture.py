@@ -86,7 +86,12 @@ def shaped(shapes: int | None, **capture: Any) -> Verdict:
 
 CAPTURE_CASES = [
     Case("three shapes", "held", lambda: captured({"captures": 3}, **THREE_SHAPES)),
-    Case("three traced shapes", "held", lambda: retraced({"captures": 3}, captures=3, recorded_operations=120)),
+    Case(
+        "three traced shapes",
+        "held",
+        lambda: retraced({"captures": 3}, captures=3, recorded_operations=120, observed_replayed_operations=120),
+    ),
+    Case("one kernel for each layer", "held", lambda: captured({"kernels_per_layer_at_least": 1})),
     Case(
         "few nodes at one shape", "node_count", lambda: captured({"captures": 3}, **last_shape(by_type={"kernel": 12}))
     ),

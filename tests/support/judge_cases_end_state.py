@@ -156,6 +156,7 @@ def after_a_failure() -> Verdict:
 
 
 COUNTED: dict[str, Any] = {"end_state": {"buffers": {"mean": "b", "norm.num_batches_tracked": "twice"}}}
+UNMEASURED: dict[str, Any] = {**COUNTED, "differences": ()}
 ONCE: dict[str, Any] = {"end_state": {"buffers": {"mean": "b", "norm.num_batches_tracked": "once"}}}
 
 
@@ -163,8 +164,23 @@ def counted_twice(apart_by: float | None, ours: dict[str, Any] = COUNTED) -> Ver
     """Return the verdict of a claim within 0.01 if the candidate's buffer `mean` differs by `apart_by`, relatively."""
     found = apart().model_copy(update={"buffers": 1, "buffers_relative": apart_by, "buffer": "mean"})
     baselines = [arm("ungraphed", replica=replica, **ONCE) for replica in (0, 1)]
-    run = trajectory_run(graphed(differences=[found], **ours), baselines[0], repetition=baselines[1])
+    run = trajectory_run(graphed(**{"differences": [found], **ours}), baselines[0], repetition=baselines[1])
     return verdict_of(TRAJECTORY | WITHIN | {"max_relative_difference": 0.01}, run)
+
+
+COUNT = "optimizer group0.count"
+
+
+def ended_at(ours: float, theirs: float, *unread: str, **claim: Any) -> Verdict:
+    """Return the verdict on optimizers that end with these counts. unread: numbers that no replay changes."""
+
+    def ended(execution: ArmEvidence, count: float) -> ArmEvidence:
+        end = state("end", optimizer={"group0.count": str(count)})
+        return changed_end(execution, state=end.model_copy(update={"numbers": {COUNT: count}}))
+
+    capture = cuda_graph(host_numbers=[HostNumber(name=name, read=None) for name in unread])
+    executions = ended(graphed(capture=capture), ours), ended(arm("ungraphed"), theirs)
+    return trajectory(*executions, claim={"may_end_apart": {COUNT: "unread"}} | claim)
 
 
 UNSEEN = {"x": "unseen a"}
@@ -205,6 +221,14 @@ TRAJECTORY_ENDS = [
         "host_value_unexplained",
         lambda: trajectory(graphed(capture=cuda_graph(host_numbers=[HostNumber(name="n", read="compared at s.py:3")]))),
     ),
+    Case(
+        "a count that no replay changes and no contract excuses",
+        "host_value_unexplained",
+        lambda: ended_at(5.0, 6.0, "built.optimizer.group0.count", may_end_apart={}),
+    ),
+    Case("an excused count that ends alike", "held", lambda: ended_at(5.0, 5.0)),
+    Case("an excused count with a fraction in the candidate", "end_differs", lambda: ended_at(5.5, 6.0)),
+    Case("an excused count with a fraction in the baseline", "end_differs", lambda: ended_at(5.0, 6.5)),
     Case("other moments at the end", "end_differs", lambda: trajectory(graphed(**OTHER_MOMENTS))),
     Case("other parameters at the end", "end_differs", lambda: trajectory(graphed(end="elsewhere"))),
     Case(
@@ -293,6 +317,7 @@ TRAJECTORY_ENDS = [
     Case("batches counted twice, and statistics apart", "end_differs", lambda: counted_twice(0.011)),
     Case("batches counted twice, and statistics NaN", "end_differs", lambda: counted_twice(math.nan)),
     Case("batches counted twice, and no distance of statistics", "end_differs", lambda: counted_twice(None)),
+    Case("batches counted twice, and no difference", "end_differs", lambda: counted_twice(0.0, UNMEASURED)),
     Case("statistics apart, and batches counted alike", "held", lambda: counted_twice(0.5, ONCE)),
     Case("no distance of the ends", "end_state_unrecorded", lambda: trajectory(graphed(differences=[]), claim=WITHIN)),
     Case(

@@ -89,6 +89,8 @@ def of_form(form: str) -> Verdict:
 
 def unrecorded(whose: str) -> Verdict:
     mine = ending(graphed(end="near"), None if whose == "candidate" else moved(by=0.001))
+    stateless = mine.end and mine.end.model_copy(update={"state": None})
+    mine = dataclasses.replace(mine, end=stateless) if whose == "state" else mine
     other = ending(arm("nudged", start="a rounding away"), None if whose == "control" else moved(by=2e-6))
     return verdict_of(TRAJECTORY | WITHIN | ENDS, paired(*twice("ungraphed"), mine, untrained(), other))
 
@@ -229,7 +231,19 @@ UNCOMPARED = [
             compared={"tensors named": (0.001, MOVED, SIZE)},
         ),
     ),
-    Case("moments of another format", "held", partial(missing, ["optimizer p0.exp_avg"], compared=MOMENT)),
+    Case(
+        "moments of another format",
+        "held",
+        partial(missing, ["optimizer 0.p.exp_avg (bfloat16)"], mine=of_optimizers("0.p.exp_avg"), compared=MOMENT),
+    ),
+    Case(
+        "an average beside one that may go by another name",
+        "ends_uncompared",
+        partial(
+            missing, AVERAGE, theirs=ended_with(average_0="t"), roles={"average.0": "derived"}, own=["tensors flat"]
+        ),
+    ),
+    Case("every tensor in both arms", "held", partial(missing, [])),
     Case(
         "moments of another optimizer",
         "held",
@@ -313,6 +327,9 @@ NEAR_ENDS = [
     Case("moved where the baseline moves nothing", "ends_apart", partial(near, moved(p0=(0.5, 0.0, SIZE)))),
     Case("moved by neither", "held", partial(near, moved(p0=(0.0, 0.0, SIZE)))),
     Case("moved to NaN", "ends_apart", partial(near, moved(p0=(math.nan, MOVED, SIZE)))),
+    Case("a later tensor moved to NaN", "ends_apart", partial(near, moved(by=0.001, mean=(math.nan, MOVED, SIZE)))),
+    Case("every tensor moved by rounding alone", "ends_undecided", partial(near, moved(by=0.2), moved(by=0.2))),
+    Case("states of the candidate unrecorded", "end_state_unrecorded", partial(unrecorded, "state")),
     Case("a control that ends NaN", "ends_apart", partial(near, moved(p0=TENTH), moved(p0=(math.nan, MOVED, SIZE)))),
     Case("a control of fewer tensors", "evidence_inconsistent", partial(near, control=lost("buffers mean"))),
     Case(

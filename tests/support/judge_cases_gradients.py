@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from evidence_builders import STEPS, arm, gradients, graphed, paired, reduction, verdict_of
@@ -11,6 +12,7 @@ from judge_cases import Case
 
 from harness.evidence.arm_records import Gradients, GroupNorm
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.run_records import PartFailed
 from harness.judging.verdict import Verdict
 
 GRADIENTS: dict[str, Any] = {
@@ -110,11 +112,11 @@ def routed(theirs: list[Any], end: str = "1", said: list[str] | None = None) -> 
     return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
 
 
-def unreached(largest: float) -> Verdict:
+def unreached(largest: float, a: Any = None) -> Verdict:
     """Return the verdict if the baseline has no gradient of `b` in step 5, but the candidate one of this size."""
     b = reduction("b", max_abs=largest, max_abs_difference=None, baseline_digest=None, baseline_max_abs=None)
     baseline = arm("ungraphed", gradients=[gradients(0), gradients(5, tensors=[A], without=["b"])])
-    candidate = graphed(gradients=[gradients(0), gradients(5, tensors=[A, b])])
+    candidate = graphed(gradients=[gradients(0), gradients(5, tensors=[b, a or A])])
     return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
 
 
@@ -153,6 +155,11 @@ def controlled(ours: Sequence[float], theirs: Sequence[float], **control: Any) -
     nudged = arm("nudged", start="a rounding away", gradients=late(theirs, arm="nudged"), **three | control)
     run = paired(baseline, arm("synchronizing", **three), candidate, nudged)
     return verdict_of(GRADIENTS | RELATIVELY | {"control": "nudged"}, run)
+
+
+def unrecorded_gradients() -> Verdict:
+    failed = PartFailed(arm="graphed", replica=0, part="gradients", detail="ValueError: no", phase=None, stack="")
+    return verdict_of(GRADIENTS, gradient_run(replace(graphed(), failed_parts={"gradients": failed})))
 
 
 def seen_in_one() -> Verdict:
@@ -292,6 +299,8 @@ GRADIENT_CASES = [
     ),
     Case("zeros where no gradient reached the baseline's", "held", lambda: unreached(0.0)),
     Case("a gradient where none reached the baseline's", "tensors_missing", lambda: unreached(0.25)),
+    Case("other bits after such zeros", "differs", lambda: unreached(0.0, reduction("a", digest="other"))),
+    Case("gradients that could not be recorded", "worker_exception", unrecorded_gradients),
     Case("a tensor that nothing trains", "tensors_missing", lambda: routed([A], end="0")),
     Case("no gradient in the candidate alone", "tensors_missing", lambda: none_left(arm("ungraphed", gradients=BOTH))),
     Case(

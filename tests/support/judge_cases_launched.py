@@ -25,10 +25,10 @@ from evidence_builders import (
     watched_all_along,
 )
 from judge_cases import Case
-from judge_cases_capture import captured, replays, retraced, watched
-from judge_cases_throughput import LOSSES, timed
+from judge_cases_capture import CAPTURE, captured, replays, retraced, watched
+from judge_cases_throughput import ENQUEUE, LOSSES, timed
 
-from harness.evidence.arm_records import DetectorReading, DeviceWork, GhostReplay, OutsideWork, StepWatch
+from harness.evidence.arm_records import DetectorReading, DeviceWork, GhostReplay, GraphNodes, OutsideWork, StepWatch
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
 from harness.judging.registry import judge_unit
@@ -173,8 +173,8 @@ def in_a_contract(share: float, claim: dict[str, Any], seconds: float = 0.02) ->
     return verdict_of(TRAJECTORY | {"mechanism": "cuda_graph"} | claim, run, beside=beside)
 
 
-def timed_with(**capture: Any) -> Verdict:
-    return timed(ours=graphed(LOSSES, capture=cuda_graph(**capture)))
+def timed_with(*beside: dict[str, Any], **capture: Any) -> Verdict:
+    return timed(beside=beside, ours=graphed(LOSSES, capture=cuda_graph(**capture)))
 
 
 def worked(seconds: float) -> dict[str, Any]:
@@ -205,9 +205,9 @@ def profiling(**changes: Any) -> RunEvidence:
     return timed_run(0, timing=made, ours=graphed(LOSSES))
 
 
-def counted(last: RunEvidence | None = None, first: RunEvidence | None = None) -> Verdict:
+def counted(last: RunEvidence | None = None, first: RunEvidence | None = None, **claim: Any) -> Verdict:
     """Return the verdict on one profiled process and seven counting ones; first, last: replacements."""
-    return timed([first or profiling(), *(counting(process) for process in range(1, 7)), last or counting(7)])
+    return timed([first or profiling(), *(counting(process) for process in range(1, 7)), last or counting(7)], claim)
 
 
 def launched(arm: str, launches: int | None) -> RunEvidence:
@@ -234,10 +234,10 @@ def one_launch_elsewhere() -> RunEvidence:
     )  # fmt: skip
 
 
-def other_graphs() -> RunEvidence:
+def other_graphs(node: GraphNodes | None = None) -> RunEvidence:
     """Return an unprofiled process that launches another graph equally often."""
     run = counting(7)
-    nodes = [graph(label="decoy", by_type={"kernel": 1}, kernels={"add": 1})]
+    nodes = [node or graph(label="decoy", by_type={"kernel": 1}, kernels={"add": 1})]
     run.arms["graphed"][0] = graphed(LOSSES, capture=cuda_graph(nodes=nodes, device_work=None, every_step=None))
     return run
 
@@ -250,9 +250,9 @@ def sleeping_baseline() -> RunEvidence:
     return counting(7, blocks=changed)
 
 
-def slow_supervisor() -> Telemetry:
-    """Return telemetry in which the timed phase took 100 s by the supervisor's clock."""
-    return watched_all_along([]).model_copy(update={"timed_seconds": 100.0})
+def slow_supervisor(seconds: float = 100.0) -> Telemetry:
+    """Return telemetry in which the timed phase took so long by the supervisor's clock."""
+    return watched_all_along([]).model_copy(update={"timed_seconds": seconds})
 
 
 LAUNCHED: dict[str, list[Case]] = {
@@ -281,6 +281,9 @@ LAUNCHED: dict[str, list[Case]] = {
             lambda: captured(
                 device_work=other_launches(by_type={"kernel": 14}, kernels={"gemm": 8, "clip": 4, "memset32": 2})
             ),
+        ),
+        Case(
+            "an empty graph", "launched_otherwise", lambda: captured(device_work=other_launches(by_type={}, kernels={}))
         ),
         Case("a launch unseen", "launches_differ", lambda: captured(device_work=other_launches(launches=2))),
         Case("no launch in the last steps", "launches_differ", lambda: captured(device_work=work(launched=[]))),
@@ -346,6 +349,7 @@ LAUNCHED: dict[str, list[Case]] = {
             lambda: captured({"outside_share_at_most": 0.5}, device_work=averaging()),
         ),
         Case("as much after a traced step as it has", "held", lambda: retraced(every_step=afterwards(41))),
+        Case("as much, of replays nobody counted", "held", lambda: retraced(every_step=steps(42, 42, most_after=41))),
         Case("more after a traced step", "work_after_step", lambda: retraced(every_step=afterwards(42))),
         Case(
             "declared operations after a traced step",
@@ -409,6 +413,7 @@ LAUNCHED: dict[str, list[Case]] = {
             "launches_unobserved",
             lambda: traced_trajectory(observed_steps=0, observed_replayed_operations=None),
         ),
+        Case("traced, none seen", "launches_unobserved", lambda: traced_trajectory(observed_replayed_operations=None)),
         Case("no traced step watched", "replays_unwatched", lambda: traced_trajectory(every_step=steps(0, 0, 0))),
         Case(
             "a traced step unwatched",
@@ -418,6 +423,11 @@ LAUNCHED: dict[str, list[Case]] = {
     ],
     "host_syncs": [
         Case("a sync in every tenth step", "sync_count", lambda: every_tenth(judged_steps(1))),
+        Case(
+            "a sync in a replay, and a training beside it",
+            "candidate_not_captured",
+            lambda: every_tenth(judged_steps(1), execution={"capture": cuda_graph(device_work=eager(0.03))}),
+        ),
         Case("one a step", "held", lambda: at_most_one(STEPS - 1, most=1, busiest_step=1)),
         Case("two in one of all", "sync_count", lambda: at_most_one(2, most=2, busiest_step=4)),
         Case("none knows in which steps", "steps_unwatched", lambda: at_most_one(STEPS - 1)),
@@ -434,6 +444,11 @@ LAUNCHED: dict[str, list[Case]] = {
     "throughput_ratio": [
         Case("another kernel launched", "launched_otherwise", lambda: timed_with(device_work=other_kernels())),
         Case("an eager training beside it", "work_outside_graphs", lambda: timed_with(device_work=eager(0.03))),
+        Case(
+            "as much of it as the contract allows",
+            "held",
+            lambda: timed_with(CAPTURE | {"id": "C", "outside_share_at_most": 0.5}, device_work=eager(0.03)),
+        ),
         Case("replays unwatched", "replays_unwatched", lambda: timed_with(device_work=None)),
         Case("steps not watched one by one", "held", lambda: timed_with(every_step=None)),
         Case(
@@ -457,7 +472,9 @@ LAUNCHED: dict[str, list[Case]] = {
             "clock_contradicted",
             lambda: timed(telemetry=slow_supervisor()),
         ),
+        Case("a supervisor that waited a little", "held", lambda: timed(telemetry=slow_supervisor(2.0))),
         Case("one process profiled, seven counted", "held", counted),
+        Case("the same, enqueued twelve times as fast", "held", lambda: counted(**ENQUEUE)),
         Case("a launch missing in the timed blocks", "launches_differ", lambda: counted(launched("graphed", 1))),
         Case("a launch in the wrong block", "launches_differ", lambda: counted(one_launch_elsewhere())),
         Case("no launch in the timed blocks", "candidate_not_captured", lambda: counted(launched("graphed", 0))),
@@ -484,6 +501,7 @@ LAUNCHED: dict[str, list[Case]] = {
             "a blind profiler in each process", "profiler_blind", lambda: timed(timing={"profiler_sees_planted": False})
         ),
         Case("other graphs where none was profiled", "graphs_differ", lambda: counted(other_graphs())),
+        Case("other labels where none was profiled", "held", lambda: counted(other_graphs(graph(label="decoy")))),
         Case(
             "more device time than time, where none was profiled",
             "clock_contradicted",

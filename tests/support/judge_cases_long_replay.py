@@ -230,6 +230,9 @@ def noisy_and_late() -> Verdict:
 DEAD: dict[str, Any] = {"death": Death(cause="heartbeat", detail="120 s", phase="graphed: steps", stack="")}
 FLAT = {"memory_growth_at_most_mib": None, "slowdown_at_most": None}
 WITHOUT_MEMORY = {"blocks": [block(number, allocated_bytes=None, reserved_bytes=None) for number in range(BLOCKS)]}
+LONGER = {"blocks": [*map(block, range(38)), block(38, steps=11), block(39, first_step=391, steps=9)]}
+# the old run's steps take 0.125 to 1 longer than the fresh run's
+UNEVEN = timed(1.0) | {"rounds": [ReplayRound(old=(1.0, each / 8), fresh=(0.5, 0.5)) for each in range(1, 9)]}
 EMPTY_MEMORY = {"blocks": [block(number, allocated_bytes=0, reserved_bytes=0) for number in range(BLOCKS)]}
 
 LONG_CASES = [
@@ -267,6 +270,7 @@ LONG_CASES = [
     Case("slower by half of what is allowed", "held", lambda: replayed(ours=timed(1.0625))),
     Case("a little faster", "held", lambda: replayed(ours=timed(0.9375))),
     Case("so much faster that it was disturbed before", "undecided_slowdown", lambda: replayed(ours=timed(0.5))),
+    Case("slower by what is allowed", "held", lambda: replayed(ours=timed(1.125))),
     Case("one disturbed block among few", "undecided_slowdown", lambda: replayed(ours=late(seconds=500.0))),
     Case("one late loss", "differs", lambda: replayed(ours=late(losses="others"))),
     Case(
@@ -318,6 +322,8 @@ LONG_CASES = [
         "undecided_slowdown",
         lambda: replayed(ours=turns(1.0, disturbed=14)),
     ),
+    Case("slower than a fresh run, but for one round", "undecided_slowdown", lambda: replayed(ours=UNEVEN)),
+    Case("late slower by what is allowed", "held", lambda: replayed(ours=turns(1.0, late_seconds=1.125))),
     Case("late as slow as a fresh run", "undecided_slowdown", lambda: replayed(ours=turns(1.0, late_seconds=1.25))),
     Case("late as slow as a fresh run, by blocks with noise", "undecided_slowdown", noisy_and_late),
     Case("too few rounds with a fresh run", "undecided_slowdown", lambda: replayed(ours=turns(1.0, rounds=7))),
@@ -337,6 +343,7 @@ LONG_CASES = [
         "evidence_inconsistent",
         lambda: replayed(ours={"blocks": [block(number) for number in range(BLOCKS - 1)]}),
     ),
+    Case("a block of another length before the last", "evidence_inconsistent", lambda: replayed(ours=LONGER)),
     Case("blocks out of order", "evidence_inconsistent", lambda: replayed(ours=swapped())),
     Case("blocks of other lengths", "evidence_inconsistent", lambda: replayed({"every": 20})),
     Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +84,7 @@ NOISE_CASES = [
     Case("noise that hides the ends and no loss", "held", lambda: in_noise(way=1e-5)),
     Case("a rounding without noise", "no_noise", lambda: in_noise(noise=0.0, off=4e-16)),
     Case("apart without noise", "beyond_noise", lambda: in_noise(noise=0.0, off=0.01)),
+    Case("a sum that overflows", "non_finite", lambda: in_noise(way=math.inf)),
     Case("no steps within noise", "vacuous_steps", without_steps),
     Case("noise that was not sketched", "evidence_missing", unsketched),
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from evidence_builders import LOSSES, STEPS, apart, arm, cuda_graph, device_work, paired, verdict_of
 from judge_cases import Case
-from judge_cases_end_state import NO_GENERATOR
+from judge_cases_end_state import NO_GENERATOR, old
 from judge_cases_ends import TENTH, ending, moved
 
 from harness.evidence.arm_records import GraphNodes, MovedApart, RankSteps
@@ -139,7 +139,7 @@ def one(losses: Any = LOSSES, **changes: Any) -> ArmEvidence:
     """Return the baseline, which reads both ranks' rows as one batch."""
     rows = [[*rows_of(0, step), *rows_of(1, step)] for step in range(STEPS)]
     of_steps = {"rows": rows, "collectives": [0] * STEPS, "names": {}}
-    return rank_of(0, losses, name="ungraphed", **{**of_steps, **changes})
+    return rank_of(0, losses, **{"name": "ungraphed", **of_steps, **changes})
 
 
 def matching(
@@ -153,6 +153,13 @@ def matching(
         rank_of(1, **{"losses": LOSSES + 0.25, "end": "rounded", **(last or {})}),
     ]
     return verdict_of(MATCH | claim, run_of(*ranks, beside=[baseline or one()]), beside=[OF_GRAPH])
+
+
+def joined_elsewhere(frozen: str = "frozen") -> Verdict:
+    """Return the verdict on a baseline of another system; frozen: the last rank's frozen tensors."""
+    other = one(name="other_system", frozen="in another format")
+    ranks = [rank_of(0, differences=[apart("other_system", 1e-7)], batches=["half"] * STEPS), rank_of(1, frozen=frozen)]
+    return verdict_of(MATCH | {"baseline": "other_system"}, run_of(*ranks, beside=[other]))
 
 
 def trajectory_at_ranks(last: Any = LOSSES, **changes: Any) -> Verdict:
@@ -174,6 +181,8 @@ def trajectory_at_ranks(last: Any = LOSSES, **changes: Any) -> Verdict:
 
 
 CLOSE = {"differences": [apart(largest=1e-7)]}
+PAIR: dict[str, Any] = {**CLOSE, "name": "one_model"}
+WITHOUT_AVERAGE = moved(by=0.001).model_copy(update={"missing": ["tensors average.0"]})
 FAR = {"differences": [apart(largest=0.5)]}
 
 
@@ -188,14 +197,27 @@ def in_turn(parameters: Sequence[str] = PARAMETERS, first: dict[str, Any] | None
     return verdict_of(claim, run_of(*ranks, beside=[one(), alone]), beside=[OF_GRAPH])
 
 
-def near(ours: MovedApart | None = None, *, control: bool = True, last: dict[str, Any] | None = None) -> Verdict:
+def near(ours: MovedApart | None = None, *, control: bool = True, last: Any = None, **claim: Any) -> Verdict:
     """Return the verdict on ends relative to a control, which moves a millionth as far; ours: rank 0's end."""
     nudged = ending(rank_of(0, name="nudged", start="a rounding away"), moved(by=2e-6))
     close: dict[str, Any] = {"losses": LOSSES - 0.25, "end": "rounded", **CLOSE}
     first = ending(rank_of(0, **close), ours or moved(by=0.001))
     ranks = [first, rank_of(1, **{"losses": LOSSES + 0.25, "end": "rounded", **(last or {})})]
-    claim = MATCH | {"ends": {"control": "nudged", "at_most": 0.01}, "max_end_difference": None}
-    return verdict_of(claim, run_of(*ranks, beside=[one(), *([nudged] if control else [])]))
+    claim = MATCH | {"ends": {"control": "nudged", "at_most": 0.01}, "max_end_difference": None} | claim
+    beside = [one(), rank_of(0, name="same_system", end="rounded"), *([nudged] if control else [])]
+    return verdict_of(claim, run_of(*ranks, beside=beside), beside=[OF_GRAPH])
+
+
+def near_to_another_system() -> Verdict:
+    """Return the verdict if the baseline is of another system, and ends with an average that no rank has."""
+    of = "other_system"
+    frozen = "in another format"
+    nudged = ending(rank_of(0, name="nudged", start="a rounding away", frozen=frozen), moved(by=2e-6, of=of))
+    close: dict[str, Any] = {"end": "rounded", "differences": [apart(of, 1e-7)], "batches": ["half"] * STEPS}
+    ours = moved(by=0.001, of=of).model_copy(update={"missing": ["tensors average.0"]})
+    ranks = [ending(rank_of(0, **close), ours), rank_of(1, end="rounded")]
+    claim = MATCH | {"baseline": of, "ends": {"control": "nudged", "at_most": 0.01}, "max_end_difference": None}
+    return verdict_of(claim, run_of(*ranks, beside=[one(name=of, frozen=frozen), nudged]))
 
 
 def of_one_model(odd_step: int | None = None) -> Verdict:
@@ -242,6 +264,14 @@ DEPTH = {"depth": "c"}
 
 def _of_first_step(rows: list[str], _: int) -> list[str]:
     return [f"{row.partition('.')[0]}.0" for row in rows]
+
+
+def _of_two_steps(rows: list[str], step: int) -> list[str]:
+    return [f"{row[:4]}.{step % 2}" for row in rows]
+
+
+def _six_of_eight(rows: list[str], _: int) -> list[str]:
+    return [f"{row}-{part}" for row in rows for part in (0, 1, 2, 2)]
 
 
 def from_few(rank: int) -> dict[str, Any]:
@@ -292,8 +322,11 @@ AGREE_CASES = [
     Case(
         "one rank on the rows of two steps",
         "vacuous_batches_repeat",
-        lambda: reading(1, rows=lambda rows, at: [f"{row[:4]}.{at % 2}" for row in rows]),
+        lambda: reading(1, rows=_of_two_steps),
     ),
+    Case("six different rows of eight", "held", lambda: reading(0, 1, rows=_six_of_eight)),
+    Case("both ranks on the rows of two steps", "held", lambda: reading(0, 1, rows=_of_two_steps)),
+    Case("an old rank", "end_state_unrecorded", lambda: verdict_of(AGREE, run_of(rank_of(0), old(rank_of(1))))),
     Case("one collective more", "collectives_outside_graph", lambda: agreeing(last={"collectives": [1] * 9 + [2]})),
     Case("a silent rank", "vacuous_no_collective", lambda: agreeing(last={"collectives": [0] * STEPS})),
     Case("a reduction left out of a graph", "collectives_missing_in_graph", lambda: in_graph({"adam": 3})),
@@ -392,6 +425,10 @@ AGREE_CASES = [
 MATCH_CASES = [
     Case("joined", "held", lambda: matching(CLOSE)),
     Case("a relative bound", "held", lambda: matching(CLOSE, max_abs_difference=None, max_relative_difference=1e-3)),
+    Case("joined by another system", "held", joined_elsewhere),
+    Case("joined by another system, and a rank starts apart", "unequal_start", lambda: joined_elsewhere("thawed")),
+    Case("frozen tensors of another baseline", "unequal_start", lambda: matching(CLOSE, baseline=one(frozen="other"))),
+    Case("ranks of one model on other rows", "unequal_batches", lambda: matching(PAIR, PAIR, candidate="one_model")),
     Case("losses apart", "exceeds_tolerance", lambda: matching({**CLOSE, "losses": LOSSES - 0.2})),
     Case(
         "losses apart, relatively",
@@ -406,11 +443,15 @@ MATCH_CASES = [
     Case("ends apart", "ranks_end_apart", lambda: matching(FAR)),
     Case("ends apart from the joined batch, as one process in turn does", "held", in_turn),
     Case("one bit after one step", "ranks_end_apart", lambda: in_turn(changed(PARAMETERS, 4))),
+    Case("in turn, a step that was not noted", "evidence_inconsistent", lambda: in_turn(PARAMETERS[:-1])),
     Case("one rank alone is in turn", "ranks_end_apart", lambda: in_turn(first={"parameters": changed(PARAMETERS, 4)})),
     Case("in turn, and another end", "ranks_end_apart", lambda: in_turn(first={"end": "other"})),
     Case("in turn from another start", "unequal_start", lambda: in_turn(start="other")),
     Case("in turn and fewer steps", "unequal_lengths", lambda: in_turn(PARAMETERS[:10], losses=LOSSES[:9])),
     Case("every tensor moved as one process moves it", "held", near),
+    Case("every tensor moved as one process moves it, in turn", "held", lambda: near(in_turn="same_system")),
+    Case("an average that no rank has", "ends_uncompared", lambda: near(WITHOUT_AVERAGE)),
+    Case("an average that only another system has", "held", near_to_another_system),
     Case("averages moved otherwise", "ends_apart", lambda: near(moved(by=0.001, mean=TENTH))),
     Case("ends without their control", "evidence_missing", lambda: near(control=False)),
     Case("near ends of a rank that read others' rows", "unequal_batches", lambda: near(last=STALE)),

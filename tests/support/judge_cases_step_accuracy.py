@@ -106,7 +106,7 @@ def only_losses(**changes: Any) -> dict[str, Any]:
 
 
 def off(error: float) -> dict[str, Any]:
-    """Return a change that moves the candidate's losses by `error` from the reference's."""
+    """Return a change that moves an arm's losses by `error` from the reference's."""
     return only_losses(losses=LOSSES + error)
 
 
@@ -134,6 +134,7 @@ REFERENCE, PEER = "same_system", "other_system"
 ACCURACY_CASES = [
     Case("errs half as much", "held", accurate),
     Case("errs as much", "held", lambda: accurate(records=every(tensors=[tensor("a", 1.0), tensor("b", 1.0)]))),
+    Case("losses within rounding", "held", lambda: accurate(ungraphed=off(1e-6), other_system=off(1e-7))),
     Case(
         "no more than bfloat16 rounds",
         "held",

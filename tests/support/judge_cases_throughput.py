@@ -15,6 +15,7 @@ from evidence_builders import (
     blocks,
     contract_of,
     cuda_graph,
+    graph,
     graphed,
     paired,
     sample,
@@ -86,10 +87,11 @@ def unwatched(process: int, block: int) -> Verdict:
 
 
 def timed(runs: Sequence[RunEvidence] | None = None, claim: dict[str, Any] | None = None, **last: Any) -> Verdict:
-    """Return the verdict on eight processes at a ratio of 1.2, the last one with changes."""
+    """Return the verdict on eight processes at a ratio of 1.2, the last one with changes; beside: other claims."""
+    beside = [TRAJECTORY, *last.pop("beside", [])]
     seven = processes(1.2)[:7] if runs is None else list(runs)
     eighth = [timed_run(7, [0.01 * b for b in STEADY], [0.012 * b for b in STEADY], **last)] if runs is None else []
-    return verdict_of(FASTER | (claim or {}), *seven, *eighth, beside=[TRAJECTORY])
+    return verdict_of(FASTER | (claim or {}), *seven, *eighth, beside=beside)
 
 
 def machine(**changes: Any) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def torn(**changes: Any) -> dict[str, Any]:
     return {"timing": {"blocks": [first.model_copy(update=changes), *others]}}
 
 
-ENQUEUE = {"measure": "enqueue", "at_least": 10.0}
+ENQUEUE: dict[str, Any] = {"measure": "enqueue", "at_least": 10.0}
 
 
 def without_enqueue_times() -> Verdict:
@@ -232,15 +234,16 @@ def of_another_system() -> Verdict:
     return verdict_of(FASTER | baseline, *runs, beside=[TRAJECTORY | baseline])
 
 
-def uncaptured(**seen: Any) -> Verdict:
-    """Return the verdict on two uncaptured arms on a GPU, with this telemetry at all times."""
+def uncaptured(device: float = 1e-12, **seen: Any) -> Verdict:
+    """Return the verdict on two uncaptured arms on a GPU, with this telemetry at all times; device: of the baseline."""
     runs = []
     for run in processes(1.2):
         timing, [theirs] = run.timing, run.arms["ungraphed"]
         assert timing is not None
         text = timing.model_dump_json().replace('"graphed"', '"synchronizing"')
         timing = type(timing).model_validate_json(text)
-        timing = timing.model_copy(update={"observed_graph_launches": {"synchronizing": 0, "ungraphed": 0}})
+        works = {"observed_device_seconds": {"synchronizing": 1e-12, "ungraphed": device}}
+        timing = timing.model_copy(update={"observed_graph_launches": {"synchronizing": 0, "ungraphed": 0}, **works})
         arms = {"synchronizing": [arm("synchronizing", theirs.series.loss)], "ungraphed": [theirs]}
         runs.append(replace(run, arms=arms, timing=timing, telemetry=watched_all_along(timing.blocks, **seen)))
     candidate = {"mechanism": None, "candidate": "synchronizing"}
@@ -291,6 +294,7 @@ THROUGHPUT_CASES = [
     ),
     Case("no trajectory claim", "evidence_missing", lambda: timed(claim={"trajectory": "OTHER"})),
     Case("other losses", "differs", lambda: timed(ours=graphed(LOSSES + 1e-9))),
+    Case("another end", "end_differs", lambda: timed(ours=graphed(LOSSES, end_state={"buffers": {"mean": "x"}}))),
     Case("no losses", "vacuous_steps", lambda: timed(ours=graphed([]), theirs=arm("ungraphed", []))),
     Case(
         "unrecorded steps",
@@ -307,6 +311,11 @@ THROUGHPUT_CASES = [
     ),
     Case("a captured baseline", "vacuous_baseline_captured", lambda: timed(**launches(4, 4))),
     Case("faster than a captured arm", "held", against_captured),
+    Case(
+        "faster than an arm that was captured in two pieces",
+        "held",
+        lambda: against_captured({"nodes": [graph(), graph()]}, observed_graph_launches={"ungraphed": 0, "graphed": 8}),
+    ),
     Case(
         "faster than an arm that was to be captured",
         "candidate_not_captured",
@@ -335,6 +344,7 @@ THROUGHPUT_CASES = [
     Case("traced", "mechanism_missing", lambda: timed(ours=graphed(LOSSES, capture=traced()))),
     Case("steps beside the timed ones", "held", lambda: timed(ours=graphed(LOSSES, steps_called=18))),
     Case("no time", "evidence_inconsistent", lambda: timed(**torn(seconds=0.0))),
+    Case("a pace of no time", "evidence_inconsistent", lambda: timed(**torn(pace=0.0))),
     Case("NaN time", "evidence_inconsistent", lambda: timed(**torn(seconds=math.nan))),
     Case("more timed than recorded", "evidence_inconsistent", lambda: timed(**torn(arm="ungraphed"))),
     Case("not interleaved", "evidence_inconsistent", lambda: timed(**first_round(0, 2, 3, 1))),
@@ -392,6 +402,7 @@ THROUGHPUT_CASES = [
     Case("the candidate's processor unseen", "held", lambda: unwatched(0, 0)),
     Case("no clock of the GPU for arms without a capture", "telemetry_missing", lambda: uncaptured(sm_clock_mhz=None)),
     Case("arms without a capture", "held", uncaptured),
+    Case("a device time of theirs that is no number", "telemetry_missing", lambda: uncaptured(math.nan)),
     Case("no clock of the GPU", "telemetry_missing", lambda: timed(**machine_without_clock())),
     Case("a clock seen at times", "held", lambda: timed(**machine(sm_clock_mhz=None))),
     Case("a block without processor time", "held", lambda: timed(**torn(processor_seconds=0.0))),
@@ -435,7 +446,7 @@ def obstructed(reason: str) -> Verdict:
 
 
 def of_something_else() -> Verdict:
-    contract = contract_of(TRAJECTORY)
+    contract = contract_of(TRAJECTORY | {"mechanism": "cuda_graph"})
     return of_another_contract(contract, contract.claims[0], "w", "workload.seed: 1 in the contract, 0 in the run")
 
 

@@ -132,14 +132,10 @@ TIGHT: dict[str, Any] = {"max_abs_difference": 1e-3}
 WIDE: dict[str, Any] = {"max_abs_difference": 1.0}
 
 
-def constant_norms() -> Verdict:
-    still = {"norm": np.ones(STEPS)}
-    run = trajectory_run(
-        graphed(metrics=still),
-        arm("ungraphed", metrics=still),
-        repetition=arm("ungraphed", metrics=still, replica=1),
-    )
-    return verdict_of(TRAJECTORY | {"metric": "norm"}, run)
+def constant_norms(steps: int) -> Verdict:
+    made: dict[str, Any] = {"losses": LOSSES[:steps], "metrics": {"norm": np.ones(steps)}}
+    run = trajectory_run(graphed(**made), arm("ungraphed", **made))
+    return verdict_of(TRAJECTORY | {"metric": "norm", "guards": {"steps": steps}}, run, steps=steps)
 
 
 def relative(ours: Any = LOSSES, bound: float = 0.01, **claim: Any) -> Verdict:
@@ -198,6 +194,13 @@ def switched(ours: str | None, theirs: str | None = "form", candidate: ArmEviden
     return trajectory(ended(candidate or graphed(), step_form=ours), plain, claim={"switched_on": True})
 
 
+def unequally_set(form: str, off: float = 0.0) -> Verdict:
+    """Return the verdict on two arms with other settings; form, off: of the candidate's step and losses."""
+    ours = ended(arm("synchronizing", LOSSES + off), step_form=form)
+    claim = WITHIN | {"candidate": "synchronizing"}
+    return trajectory(ours, ended(arm("ungraphed"), step_form="form"), claim=claim)
+
+
 def in_fewer_bits(ours: str = "uint8", theirs: str = "float32") -> Verdict:
     """Return the verdict on unequal arms whose optimizer states have these data types."""
     full: dict[str, Any] = {"dtypes": ["float32"]}
@@ -237,6 +240,9 @@ TRAJECTORY_CASES = [
     Case("both clip", "held", lambda: with_clips(True, True)),
     Case("neither clips", "held", lambda: with_clips(False, False)),
     Case("a clip that acted, and equal numbers", "held", lambda: with_clips(False, True, acted=True)),
+    Case("unequal settings, one step", "held", lambda: unequally_set("form")),
+    Case("unequal settings, unequal steps", "held", lambda: unequally_set("other")),
+    Case("unequal settings, one step, other losses", "held", lambda: unequally_set("form", 0.05)),
     Case("a switch that does nothing", "optimization_off", lambda: switched("form")),
     Case("a switch of which nothing was seen", "optimization_off", lambda: switched(None)),
     Case("a switch that runs other operators", "held", lambda: switched("other")),
@@ -266,6 +272,11 @@ TRAJECTORY_CASES = [
         "control's names",
         "vacuous_training_effect",
         lambda: trajectory(control=untrained(start="s", end="s", names=["a"])),
+    ),
+    Case(
+        "control's additional names",
+        "vacuous_training_effect",
+        lambda: trajectory(control=untrained(start="s", end="s", names=["a", "b", "c"])),
     ),
     Case(
         "control's inputs",
@@ -385,7 +396,9 @@ TRAJECTORY_CASES = [
     Case("another metric beyond its bound", "exceeds_tolerance", lambda: of_norms(other(4, 9.0), **WITHIN)),
     Case("NaN in another metric", "non_finite", lambda: of_norms(other(4, math.nan))),
     Case("NaN in another metric's repetition", "non_finite", lambda: of_norms(again=other(4, math.nan))),
-    Case("a metric that never moves", "vacuous_constant_metric", constant_norms),
+    Case("a metric that never moves", "vacuous_constant_metric", lambda: constant_norms(STEPS)),
+    Case("a metric that does not move in two steps", "vacuous_constant_metric", lambda: constant_norms(2)),
+    Case("a metric of one step", "held", lambda: constant_norms(1)),
     Case("a metric that one system does not report", "capability_missing", lambda: of_norms(metric="rate")),
     Case(
         "beyond the bound, and the baseline from itself, too",

@@ -1,4 +1,4 @@
-"""Run a `run:` block of a workflow or of action.yml on this machine, with bash as GitHub's runner does.
+"""Run a `run:` block (shell script) of a workflow or of action.yml on this machine, with bash as GitHub's runner does.
 
     python tools/ci/dry_run.py .github/workflows/gate.yml verify.contracts inputs.contracts=contracts/
 

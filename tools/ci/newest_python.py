@@ -2,8 +2,8 @@
 
 python tools/ci/newest_python.py
 
-An empty line means that there is no such Python. The script searches `pythonX.Y` on PATH and the versions of pyenv. The
-supported versions are the classifiers in pyproject.toml (`VERSIONS`).
+An empty line means that there is no such Python. The script searches for `pythonX.Y` on PATH and among the versions of
+pyenv. The supported versions are those in the classifiers of pyproject.toml (`VERSIONS`).
 """
 
 from __future__ import annotations

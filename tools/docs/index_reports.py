@@ -95,7 +95,7 @@ def drills(reports: Path) -> list[DrillRecord]:
 
 
 def sources(reports: Path) -> dict[str, list[str]]:
-    """Return the names of the runs in subfolders of reports/ by the sources that each run recorded."""
+    """Return the names of the runs in subfolders of reports/, by the commit of the sources that they recorded."""
     found: dict[str, list[str]] = {}
     below = {path.parent for name in (layout.HEADER, layout.ARCHIVE) for path in reports.rglob(name)}
     for path in sorted(below - set(runs_in(reports))):
@@ -134,8 +134,8 @@ def demanded(contracts: Sequence[Path]) -> set[tuple[str, str]]:
 
 
 def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> str:
-    """Return the counts of faults that were killed, survived or were not planted, in drills on a GPU and in all drills.
-    demanded: the pairs of claim and fault to count. A fault that survived in one drill counts as survived."""
+    """Return how many pairs of a claim and a fault were killed, survived or were not planted, in drills on a GPU and in
+    all drills. demanded: the pairs to count. A pair that survived in one drill counts as survived."""
     lines = []
     for where, records in (("a GPU machine", [one for one in drills if one.machine.cuda]), ("any machine", drills)):
         rows = [row for record in records for row in record.rows]
@@ -150,7 +150,7 @@ def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> s
 
 
 def _names(faults: set[tuple[str, str]]) -> str:
-    """Return the names of the faults as text if there are only a few, otherwise an empty text."""
+    """Return the names of these claims and faults as text if there are only a few pairs, otherwise an empty text."""
     few = 0 < len(faults) <= MOST_NAMED
     return f" ({', '.join(f'{claim} `{fault}`' for claim, fault in sorted(faults))})" if few else ""
 
@@ -175,7 +175,7 @@ def _sources(header: Header) -> str:
 
 
 def _open(verdicts: Iterable[tuple[Published, UnitFacts]]) -> list[list[str]]:
-    """Return a row for each result other than PASS. Claims of one run with the same result share a row."""
+    """Return the rows of the table of results other than PASS. Claims of one run with the same result share a row."""
     claims: dict[tuple[str, str, str, str], list[str]] = {}
     for run, verdict in verdicts:
         meaning = reason_text(verdict.reason).meaning or ""

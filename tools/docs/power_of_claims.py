@@ -1,8 +1,8 @@
-"""Compute the table in docs/statistics.md: the probability that each timed claim is decided.
+"""Print the table of docs/statistics.md with the probability that a run decides each timed claim.
 
 python tools/docs/power_of_claims.py
 
-The probability is computed from the noise of the claim's last published run. The script only prints the table.
+The probability is computed from the noise of the claim's last published run. The script does not change the page.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fill docs/reference/claim-kinds.md: the fields of a contract, and every kind of claim with its fields.
 
-The fields come from the JSON Schema with the models' docstrings. The table of kinds adds the required capabilities.
+Fields and their descriptions come from the JSON Schema. The capabilities that a kind requires come from `BUILT_IN`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.contract.schema import part_model
 from harness.kinds import BUILT_IN
 
 Schema = Mapping[str, Any]
-# To find the fields that all claims share, take any kind (here this one) and leave out the fields of its check.
+# The fields that all claims share are taken from this kind (any would do), without the fields of its check.
 OF_ALL = "TrajectoryMatchClaim"
 COMPOSITE = "A claim of `kind: composite` has `parts`, each of one of the kinds below. The worst part decides."
 CASES = "[cases](../writing-a-contract.md#3-take-the-numbers-from-somewhere)"

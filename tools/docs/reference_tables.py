@@ -87,8 +87,8 @@ def shared_checks() -> str:
 
 
 def _asked(leaves_out: Mapping[str, str], check: str, reasons: list[str]) -> str:
-    """Return the cell for a kind and a check: `yes`, `no (3)`, or `yes, not of a control (4)`. The number is the
-    position of the reason in `reasons`. A new reason is added to `reasons`."""
+    """Return the table's cell for a kind of claim and a check: `yes`, `no (3)`, or `yes, not of a control (4)`. The
+    number is the position in `reasons` of the reason why the check is left out. A new reason is added to `reasons`."""
     if check in leaves_out:
         return f"no ({reasons.index(leaves_out[check]) + 1})"
     roles = {role: leaves_out.get(f"{check}.{role}", leaves_out.get(role)) for role in sorted(ROLES)}

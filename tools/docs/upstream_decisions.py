@@ -22,7 +22,7 @@ EXCERPTS = FOLDER / "excerpts"
 
 
 class Outcome(Strict):
-    """The outcome of upstream's claim: its state, this project's claims (`by`), tests (`file::function`), and `why`."""
+    """An upstream claim's outcome: its state, our claims that decide it (`by`), tests (`file::function`), `why`."""
 
     state: Literal["decided", "restated", "refuted"]
     by: list[Name] = Field(default=[])
@@ -40,25 +40,25 @@ class Outcome(Strict):
 
 
 class Decision(Outcome):
-    """The outcome of those items of one file that `items` names, by id or by pattern."""
+    """The outcome of some items of one file. `items`: their ids, or patterns of ids."""
 
     items: Annotated[list[Text], Field(min_length=1)]
 
 
 class Decided(Strict):
-    """A file about training on a GPU, whose items have outcomes."""
+    """The entry for one of upstream's files about training on a GPU: the outcomes of its items."""
 
     decisions: Annotated[list[Decision], Field(min_length=1)]
 
 
 class OutOfScope(Strict):
-    """A file about another subject."""
+    """The entry for one of upstream's files about another subject: the reason why its items have no outcome."""
 
     out_of_scope: Text
 
 
 class Supporting(Strict):
-    """Sections of upstream's files whose items only name or introduce the items of other sections."""
+    """The entry for sections of upstream's files whose items only name or introduce the items of other sections."""
 
     sections: Annotated[list[Name], Field(min_length=1)]
     why: Text
@@ -81,7 +81,7 @@ class Decisions(Strict):
 
 @dataclass(frozen=True)
 class Row:
-    """Items of one file with the same outcome. Supporting and out-of-scope items have only a reason (`why`)."""
+    """A row of the page: items of one file with one outcome. Supporting or out-of-scope items have only `why`."""
 
     items: list[Item]
     outcome: Outcome | None
@@ -108,7 +108,7 @@ def joined(decisions: Decisions, excerpts: Path = EXCERPTS) -> dict[str, list[Ro
     files = {path.relative_to(excerpts).as_posix(): path for path in files_of_folder(excerpts).contracts}
     for name in sorted(files.keys() ^ decisions.files.keys()):
         rule = "every upstream file must be decided or out of scope" if name in files else "no such upstream file"
-        raise ContractError(rule, where=name, remedy=f"look at {DECISIONS.name}")
+        raise ContractError(rule, where=name, remedy=f"correct `files` in {DECISIONS.name}")
     return {name: _rows(name, read_upstream(files[name]).items, decisions) for name in decisions.files}
 
 

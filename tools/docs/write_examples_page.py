@@ -49,7 +49,7 @@ def published() -> dict[tuple[str, str], tuple[str, list[Verdict]]]:
 
 
 def verdicts(name: str, machine: str) -> list[Verdict]:
-    """Return the verdicts of the published run, or an empty list if there is no run."""
+    """Return the verdicts on an example in its last published run on a kind of machine, or [] if there is no run."""
     return published().get((name, machine), ("", []))[1]
 
 

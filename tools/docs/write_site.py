@@ -4,8 +4,8 @@
 
 The site has the pages in docs/ and `OUTSIDE`. The functions in `FILLED` write tables that git does not store. mkdocs
 builds the site from a copy of the pages with the same paths, so links stay valid. Linked files are copied, too. Each
-published run gets a page from its archive. A link to the folder or the summary of a run becomes a link to this page, a
-link to any other folder becomes its label. mkdocs fails if a link or its anchor has no target.
+published run gets a page from its archive. A link to the folder or the summary of a run becomes a link to this page. A
+link to any other folder is replaced by its label. mkdocs fails if a link or its anchor has no target.
 """
 
 from __future__ import annotations

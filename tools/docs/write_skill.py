@@ -1,4 +1,4 @@
-"""Write docs/optimize-a-step/SKILL.md from AGENTS.md, for programs that read skills.
+"""Write docs/optimize-a-step/SKILL.md from AGENTS.md, for coding agents that read instructions as skill files.
 
 python tools/docs/write_skill.py
 """

@@ -45,7 +45,7 @@ class OurClaim:
 
 
 def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[str, OurClaim]:
-    """Return every claim of this project, by id. Verdicts of a `verify` run have priority over those of a drill."""
+    """Return every claim of this project, by id, with verdicts of a `verify` run or, if there is none, of a drill."""
     places = [reports, *(reports / name for name in FOLDERS)]
     runs = sorted((run for place in places for run in published(place)), key=lambda run: run.header.started_at)
     unplanted = [run for purpose in ("drill", "verify") for run in runs if run.header.purpose == purpose]
@@ -58,10 +58,10 @@ def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[
 
 
 def place(name: str) -> str:
-    """Return the path of a run's page, relative to docs/. For a missing run, name its folder in reports/."""
+    """Return the path of a run's page, relative to docs/. Without a folder of this name, assume one in reports/."""
     folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
     folder = folders[0] if folders else REPORTS
-    # A run that is part of another run's page has only a summary and no page.
+    # A run that another run's page shows has only a summary and no page of its own.
     shown = layout.PAGE if not folders or (folder / name / layout.PAGE).is_file() else layout.SUMMARY
     return f"../{folder.relative_to(ROOT).as_posix()}/{name}/{shown}"
 
@@ -183,7 +183,7 @@ def _shortened(ids: Sequence[str]) -> list[str]:
 
 
 def _says(items: Sequence[Item]) -> str:
-    """Return the words of the first item with a prediction or a formula, otherwise the title of the first item."""
+    """Return the title and prediction of the first item with a prediction; if none, with a formula; else a title."""
     worded = [(item, item.texts[key]) for key in ("prediction", "formal") for item in items if item.texts.get(key)]
     text = f"{worded[0][0].title}: {worded[0][1]}" if worded else items[0].title
     return _code(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")

@@ -1,4 +1,4 @@
-"""Run every property test with many more examples. Also run tests with all rows of their tables, not only with a part.
+"""Run every property test with many more examples. Tests that usually try some rows of a table then try all.
 
 The number of examples is set by `--hypothesis-profile=long`. The last line shows the number of examples. Hypothesis
 tries different examples in each run, and stores failing examples in `.hypothesis`.

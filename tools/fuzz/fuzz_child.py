@@ -22,11 +22,11 @@ from fuzz_mutations import MOST_BYTES
 from fuzz_targets import Target
 
 SECONDS, BYTES = 1.0, 200 * 2**20
-ENDLESS = 5.0  # processor time in seconds after which the system ends a process that tries one input
+ENDLESS = 5.0  # processor time for one input, in seconds, after which the system ends the process
 Give = Callable[[Callable[[bytes], None]], None]
 
 
-class Broken(AssertionError):  # noqa: N818 - what it says of an input, not of the program
+class Broken(AssertionError):  # noqa: N818 - the name describes the input, not an error of this program
     """A reader broke a rule for this input, such as a limit of time."""
 
 
@@ -71,7 +71,7 @@ def attempt(target: Target, case: bytes) -> bool:
 
 
 class _Shared(ctypes.Structure):
-    """Memory that the parent shares. It can read counts, the error and the last input even if the child dies."""
+    """Memory that parent and child process share: the parent can read a dead child's counts, error and last input."""
 
     _fields_ = (
         *((name, ctypes.c_longlong) for name in ("tried", "read", "ended", "words_length", "case_length")),
@@ -90,7 +90,7 @@ class _Shared(ctypes.Structure):
 
 
 class Child:
-    """A forked process that tries each input that `give` produces. The process ends when `attempt` raises `Broken`."""
+    """A forked process that tries each input that `give` passes on, and ends early if `attempt` raises `Broken`."""
 
     def __init__(self, target: Target, give: Give) -> None:
         self._shared = RawValue(_Shared)

@@ -152,7 +152,7 @@ def _checkpoint() -> dict[str, bytes]:
     return {
         "config.json": (_WEIGHTS.parent / "config.json").read_bytes(),
         "model.safetensors.index.json": json.dumps(index).encode(),
-        # Only the header. Tensors of zeros are added when the file is written.
+        # Keep only the header. Tensors of zeros are added when the file is written.
         "model.safetensors": weights[: 8 + length],
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 # A change of bytes: a position, the kind of change, the piece of bytes to use, and the number of repetitions.
 Change = tuple[int, str, bytes, int]
-Damage = tuple[int, str, Any]  # a change of a document: a position, the kind of change, and the value to use
+Damage = tuple[int, str, Any]  # a change of a document (JSON values): a position, the kind of change, the value to use
 PIECES = [
     *(b"\0", b"\n", b"\r", b"\t", b" ", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\x85", b"\x1b["),
     *(b"'", b'"', b"[", b"]", b"{", b"}", b": ", b"- ", b"? ", b"&a ", b"*a", b"!!python/object:os ", b"|", b"%"),
@@ -29,7 +29,7 @@ OFTEN = (*[1] * 20, *[2, 5] * 8, *[100] * 3, 10_000, 100_000)
 TO_A_VALUE = ("replace", "replace", "replace", "remove", "rename", "double", "move", "nest")
 NUMBERS = (0, 1, 2, 3, 7, 10**6, 2**31, -1, 0.5, 1e-9, 1e9, 0.999999)
 ROW = 40  # number of bytes that determine one input completely
-_CHOICES = 5  # number of bytes at the start of a row by which the caller chooses the file and how it is read
+_CHOICES = 5  # bytes at the start of a row that determine no change; the caller chooses file and reader by them
 MOST_BYTES = 3 * 2**20  # largest size of a changed file in bytes; readers of text have smaller limits
 
 
@@ -48,7 +48,7 @@ def changes(row: bytes) -> list[Change]:
 
 
 def damages(row: bytes) -> list[Damage]:
-    """Return one to four damages, each determined by six bytes of the row."""
+    """Return one to four damages (changes of a document), each determined by six bytes of the row."""
     parts = (row[at : at + 6] for at in range(_CHOICES, _CHOICES + 6 * (1 + row[-1] % 4), 6))
     return [
         (
@@ -83,7 +83,7 @@ def changed(content: bytes, each: Sequence[Change]) -> bytes:
 
 
 def damaged(document: Any, each: Sequence[Damage]) -> Any:
-    """Return a copy of the document after all damages. A damage's position selects a place in the document."""
+    """Return a copy of the document with all damages. The position in a damage selects a place in the document."""
     document = _copy(document)
     for place, what, value in each:
         places = _places(document)

@@ -27,10 +27,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 CASES = ROOT / "tests" / "fuzz_cases"
-DRAW = 100  # number of inputs in a draw; hypothesis takes about 1 ms for a draw, and 1 µs for each byte of it
+DRAW = 100  # number of inputs in a draw; a draw by hypothesis takes about 1 ms, and 1 µs for each of its bytes
 BATCH = 5_000  # number of inputs that one process reads
 PROGRESS = 50_000  # number of inputs between two lines of progress
-MOST_FINDINGS = 20  # the fuzzing of a target ends after this number of failing inputs
+MOST_FINDINGS = 20  # number of failing inputs after which the fuzzing of a target ends
 
 
 def warm(target: Target) -> None:
@@ -52,7 +52,7 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
                 give(case)
 
     blocks = st.binary(min_size=DRAW * ROW, max_size=DRAW * ROW)
-    one_more = 2  # make more draws than needed, because the first draw of hypothesis has only zeros
+    one_more = 2  # draws beyond those needed, because the first draw of hypothesis has only zeros
     generating = settings(
         max_examples=inputs // DRAW + one_more,
         deadline=None,
@@ -112,7 +112,7 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("--jobs", type=int, default=1, help="number of parallel processes")
     chosen = parser.parse_args(words)
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own in it; a disk would be worn for nothing
+    memory = Path("/dev/shm")  # noqa: S108 - memory, so that no disk is worn; the script makes its own folder there
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory if memory.is_dir() else None) as scratch:
         return _fuzz_all(chosen, [targets(Path(scratch) / str(job)) for job in range(chosen.jobs)])
 

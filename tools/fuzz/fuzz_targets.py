@@ -1,7 +1,7 @@
 """The targets of fuzzing: each reader of untrusted files, and each use of a valid contract.
 
-A target makes an input (a case) from a row of random bytes, and tries the case. A case consists of bytes, too. A case
-that finds an error is stored. To try a case raises the same error as the reader.
+A target makes an input (a "case", which is a row of bytes, too) from a row of random bytes, and tries the case with a
+reader. A case that finds a bug is stored. Trying a case raises the error that the reader raises.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _texts() -> list[list[bytes]]:
 
 
 def _document(row: bytes) -> Any:
-    """Return a changed contract. Seven of eight have only one or two claims, because long cases take more time."""
+    """Return a contract with, for seven of eight rows, only one or two claims, because long cases take more time."""
     whole = _documents()[row[0] % len(_documents())]
     claims = whole["claims"]
     if row[2] % 8 == 7:
@@ -124,8 +124,8 @@ def _changed(contents: list[bytes], row: bytes) -> bytes:
 
 
 def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], object]:
-    """Return an attempt that validates a contract and then calls `use` with it. The case is parsed as JSON, because
-    reading YAML takes most of the time, and another target tests YAML."""
+    """Return a function for `Target.attempt` that validates a contract and then calls `use` with it. It parses the case
+    as JSON, because reading YAML would take most of the time, and another target tests YAML."""
 
     def attempt(content: bytes) -> object:
         try:

@@ -1,10 +1,10 @@
-"""Let workers die in every phase of an arm, from every cause, on a CPU, and check the verdicts. `.ci/long deaths`
+"""Let workers die in every phase of an arm, from every cause, on a CPU, and check the verdicts: `.ci/long deaths`.
 
     PYTHONPATH=tests/support python tools/long_checks/deaths.py
 
 The script prints a line for each combination of cause and phase, then a summary. The exit code is 1 if a combination
-has a wrong result: a false PASS, a verdict that does not name the cause, an effect on another claim, a process that
-still runs, an exit code not in the table, or a directory for which `judge --check` computes other verdicts.
+has a wrong result: a PASS, a verdict that does not name the cause, a changed verdict of another claim, a process that
+still runs, an exit code of `verify` that is not 12, or a run directory that `judge --check` does not accept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "overrun": ("still running after",),
     "output": ("printed more than 10 MiB",),
     "full_disk": ("File too large",),
-    # These causes come last. Otherwise other causes in the same run would lose their last output.
+    # Keep the causes from here on at the end: in a run, any cause after them would lose its last output.
     "closed_output": ("Bad file descriptor",),
     "no_directory": ("the directory of the run was nothing",),
     "orphan": LEFT,
@@ -44,17 +44,18 @@ NAMED_DESCRIBING = NAMED | {
     "output": ("more than 16 MiB of output",),
     "nonsense": ("a float, not a SystemDescription",),
 }
-# A process that describes systems writes no files, so causes that remove its directory or fill the disk cannot occur.
+# Causes that are not tried in a process that describes systems: it writes no files, has no directory to lose, and has
+# only one time limit, which `hang` exceeds.
 NOT_DESCRIBING = {"no_directory", "full_disk", "overrun"}
 TOGETHER = 5  # number of combinations in one run; if one ends the process, the harness executes the others again
 WALL_LIMIT_S, HEARTBEAT_S = 400.0, 200.0
-OVERRUN_S, HANG_S = 25.0, 15.0  # limits in seconds; importing torch takes less time, even on a busy machine
+OVERRUN_S, HANG_S = 25.0, 15.0  # time limits in seconds for two causes; importing torch takes less, even on a busy CPU
 DESCRIBE_S = 15.0
 STEPS = 5
 
 
 def combination(phase: str, cause: str) -> Combination:
-    """Return a combination of the table. `phase` may also be one of `STRANGER_PHASES` (imported or described)."""
+    """Return the combination of a cause and a phase. phase: one of `PHASES` or of `STRANGER_PHASES`."""
     if phase not in STRANGER_PHASES:
         return Combination(phase, cause, NAMED[cause])
     named = NAMED if phase == "import_in_worker" else NAMED_DESCRIBING
@@ -68,13 +69,13 @@ def table() -> list[Combination]:
         one
         for one in found
         if not (one.phase in {"import", "describe"} and one.cause in NOT_DESCRIBING)
-        # Leave out these combinations, because the harness ignores what these functions return.
+        # Leave out `nonsense` (a wrong result) in these phases, because the harness ignores their functions' results.
         and not (one.phase in {"import", "import_in_worker", "end"} and one.cause == "nonsense")
     ]
 
 
 def groups(combinations: Sequence[Combination], together: int = TOGETHER) -> list[Group]:
-    """Group the combinations into runs. Workers that block or take too long are in groups with separate limits."""
+    """Group the combinations into runs. Workers that hang or overrun are in separate groups, with shorter limits."""
     found: list[Group] = []
     for kind, wall, heartbeat in (
         ("hang", WALL_LIMIT_S, HANG_S),

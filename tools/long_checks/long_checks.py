@@ -2,8 +2,8 @@
 
     PYTHONPATH=tools/docs python tools/long_checks/long_checks.py [PART ...]
 
-Each part is a process. The last line that it prints has its figures, which are written to docs/long-checks.md. If a
-part fails, its figures are not written. The other parts still run, and the exit code is 1.
+Each part (check) is a process. The last line that the process prints has the part's figures, which are written to
+docs/long-checks.md. If a part fails, its figures are not written, the other parts still run, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ def execute(part: str, command: Sequence[str]) -> Result:
 
 
 def row(result: Result) -> list[str]:
-    """Return a row of the table, for this machine and the current commit."""
+    """Return the row of a part in the page's table, with this machine and the current commit."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     whole = git_commit() or ""
-    commit = f"`{whole[:12]}{whole[40:]}`"  # `+changes` is appended if sources differ from the commit
+    commit = f"`{whole[:12]}{whole[40:]}`"  # `git_commit` adds a mark after the 40 digits if sources were changed
     return [result.part, f"{datetime.now(UTC):%Y-%m-%d}", commit, machine, f"{result.seconds:.0f}", result.figures]
 
 
 def published(page: str, rows: dict[str, list[str]]) -> str:
-    """Return the page with the rows of these parts replaced. Rows of other parts are not changed."""
+    """Return the page's text with new rows in its table. rows: the new rows, by part. Other parts keep their rows."""
     old = {line[2:-2].split(" | ")[0]: line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| ")}
     every = old | rows
     return filled(page, table(HEAD, (every[part] for part in PARTS if part in every)))

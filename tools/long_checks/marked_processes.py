@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def marked(mark: str, others: set[int] | None = None) -> list[int]:
-    """Return the ids of running processes whose environment contains the mark `NAME=value`, except this process. Child
-    processes inherit the mark. others: ids of processes known not to have the mark; more ids are added."""
+    """Return the ids of running processes, other than this one, whose environment contains the mark `NAME=value`. Child
+    processes inherit the mark. others: ids of processes known not to have the mark; this function adds more."""
     text, known = mark.encode(), set() if others is None else others
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - callers look a thousand times a second
@@ -23,7 +23,7 @@ def marked(mark: str, others: set[int] | None = None) -> list[int]:
         if text in environment.split(b"\0"):
             found.append(int(name))
         elif environment:
-            # The environment is empty while the process starts another program, so do not record that it has no mark.
+            # The environment is empty while a process starts another program. Do not record such a process as unmarked.
             known.add(int(name))
     return found
 

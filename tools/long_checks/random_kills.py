@@ -1,9 +1,10 @@
-"""Kill verify, drill and pytest at random moments of each of their phases, then judge the run directories.
+"""Kill `harness verify`, `harness drill` and pytest at random moments of each phase, then judge the run directories.
 
 python tools/long_checks/random_kills.py [--kills 300] [--seed 17]
 
-The script waits for the chosen phase, and then for a random part of this phase's usual time. The exit code is 1 if a
-gate is open for an unfinished run, if a process runs 2 s longer than its command, or if a command does not end.
+For each kill, the script starts a command and waits until one of its phases begins, and then for a random part of the
+time that this phase usually takes. It then sends one or two signals. The exit code is 1 if a gate is open for an
+unfinished run, if a process still runs 2 seconds after its command has ended, or if a command does not end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ COMMANDS = {
     "pytest": ("pytest", "-q", "gate.yaml", "--contract-gate", "--contract-reports"),
 }
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
-LIMIT_S = 40.0  # seconds; a command should end within ten seconds after a signal
+LIMIT_S = 40.0  # seconds after which a command counts as not ended; it should end within 10 s after a signal
 LEFT_S = 2.0
 PASS_S = 0.001
 
@@ -54,7 +55,7 @@ class Command:
     mark: str
     process: subprocess.Popen[bytes] = field(init=False)
     described: bool = False
-    # Ids of processes without the mark. They are not examined again, which saves processor time.
+    # Ids of processes without the mark of this command. They are not examined again, which saves processor time.
     others: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -92,10 +93,10 @@ class Command:
 
 
 def prepare(folder: Path) -> None:
-    """Write a contract whose units all hold, and whose one fault is killed (detected by the claim)."""
+    """Write a contract whose claims hold, and whose only planted fault is killed (found by its claim)."""
     with patch.object(
         sys, "path", [str(SCRIPTED), *sys.path]
-    ):  # only in this process: with this folder on its path, a worker would import another probe
+    ):  # not for workers: with the folder SCRIPTED on its path, a worker would import another probe
         from scripted_system import contract_text
     text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
     (folder / "gate.yaml").write_text(text)
@@ -156,7 +157,7 @@ def kill(
 
 
 def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
-    """Return a list with a problem if the gate is open although the run is unfinished or lacks evidence."""
+    """Return a list with a problem if `judge` exits with 0 for a run that is unfinished or lacks evidence."""
     arguments = ["judge", *([] if drilled else ["--gate"]), str(directory)]  # --gate refuses drills
     printed, code = StringIO(), 1
     with redirect_stdout(printed), redirect_stderr(printed), suppress(HarnessError):

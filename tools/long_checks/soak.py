@@ -1,4 +1,4 @@
-"""Run the smoke verification repeatedly in one process. Check that nothing leaks and that the verdicts are equal.
+"""Verify the smoke contract repeatedly in one process. Check that nothing leaks and that all verdicts are equal.
 
 python tools/long_checks/soak.py
 

@@ -3,10 +3,10 @@
     python tools/long_checks/strange_machines.py [--installed VENV] [--quick]
 
 `make install` installs the tree at HEAD, as a user without a name whose home directory is read-only. In each of
-`CIRCUMSTANCES`, a contract is written for the trainer in the documentation. It is checked, verified as a gate, judged
-again and reported, and `doctor` is run. Without `--quick`, `make verify`, `make test` and `make test-slow` then run
-under all circumstances at once, with UTF-8. A circumstance that this machine does not allow is named and skipped. The
-exit code is 1 if a result differs from that on an ordinary machine.
+`CIRCUMSTANCES`, the script writes a contract for the trainer in the documentation, checks the contract, verifies it as
+a gate, judges the run again, writes its report, and runs `doctor`. Without `--quick`, `make verify`, `make test` and
+`make test-slow` then run under all circumstances at once, with UTF-8. A circumstance that cannot be made on this
+machine is printed and skipped. The exit code is 1 if a result differs from that on an ordinary machine.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ COMMANDS = (
 
 
 def documented_trainer(folder: Path) -> None:
-    """Write the trainer in the documentation into a new folder, with the correction that the page describes later."""
+    """Write the trainer of a documentation page into a new folder, with the correction that the page makes later."""
     page = DOCUMENTED.read_text(encoding="utf-8")
     folder.mkdir(parents=True)
     [text] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def make_step" in block]
@@ -133,7 +133,7 @@ def run(circumstance: Circumstance, command: Sequence[str], folder: Path, work: 
 
 
 def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[str]:
-    """Return a list with the first of `COMMANDS` whose result differs from its result on an ordinary machine."""
+    """Run `COMMANDS`. Return the first that fails or warns, or a text if verdicts differ from an ordinary machine's."""
     folder = work / f"my prøject, {name}"
     documented_trainer(folder)
     wrong = []
@@ -181,7 +181,7 @@ def main() -> int:
                 continue
             found = wrong_of_own_claim(circumstance, [str(environment / "bin" / "harness")], work)
             wrong += bool(found)
-            print("\n".join([f"{circumstance}: {'WRONG' if found else 'as ever'}", *found]), flush=True)
+            print("\n".join([f"{circumstance}: {'WRONG' if found else 'right'}", *found]), flush=True)
         targets = () if chosen.quick or chosen.installed else ("verify", "test", "test-slow")
         for target in targets:
             code, printed = run(README, ["make", target], source, work)

@@ -37,7 +37,7 @@ def verify(name: str, reports: Path) -> list[dict[str, Any]]:
 
 
 def differences(name: str, found: Found) -> list[str]:
-    """Return a line for each verdict that differs from a published run on this kind of machine."""
+    """Return a line for each verdict that differs from the unit's published verdict on this kind of machine."""
     machine = "h200" if torch.cuda.is_available() else "cpu"
     expected = {(each.claim, each.workload): (each.status.value, each.reason) for each in verdicts(name, machine)}
     return [

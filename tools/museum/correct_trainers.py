@@ -3,7 +3,7 @@
     python tools/museum/correct_trainers.py [NAME ...]
 
 NAME is the folder of an example, or a function in tests/support/public_trainers.py. Without NAME, all are tried. Each
-claim runs as many steps as `init` compares. The results are printed and stored in examples/field_bugs/results.csv for
+claim runs as many steps as in `harness init`. The results are printed and stored in examples/field_bugs/results.csv for
 docs/field-bugs.md. For an example, the template is filled with the system, the model, the sizes and the settings of
 both arms in the example's contract. The exit code is 1 if a claim is violated or undecided, or ends with an error.
 """
@@ -28,7 +28,7 @@ from harness.first_contract.draft import STEPS, Arms, Draft
 from harness.first_contract.step_source import StepSource
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
-# This claim is left out for examples, because only `harness.system.made_step` offers this claim's control arm.
+# Claim that is left out for examples, because only systems of `harness.system.made_step` offer its control arm.
 NOT_OURS = "SYNCS"
 
 

@@ -83,7 +83,7 @@ def keep_results(new: Results, path: Path = RESULTS) -> None:
 
 
 def _kept(trial: Trial, said: Said) -> Said:
-    """Return the part of a result that is stored. For a first try, or a claim that holds, no figures are stored."""
+    """Return the stored part of a result, without step, seconds and message if it is a first try or found no bug."""
     if not said.found or trial.tried == FIRST:
         return Said(said.claim, said.status, said.reason)
     message = LINE.sub(r"\1", " ".join(said.message.split()))

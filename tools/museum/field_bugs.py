@@ -28,7 +28,7 @@ WHEN = ("first_exceeding_step", "first_differing_step", "first_non_finite_step",
 BLOCK = "first_differing_block"  # figure of a long run: the first step of the first block that differs
 LONG = "LONG"
 CORRECT = "correct"  # name of the form that a correct trainer has
-# For each example: the arms of its contract, and its template. The template `optimized` allows small differences.
+# For each example: two arms of its contract, and a template of `harness init`. `optimized` allows small differences.
 SHIPPED = {
     "accelerate_loop": ("captured", "constant-momentum", "optimized"),
     "compiled_model": ("compiled", "plain", "optimized"),
@@ -36,13 +36,13 @@ SHIPPED = {
     "peft_lora": ("captured", "plain", "optimized"),
     "plain_loop": ("captured", "update", "captured"),
     "transformers_trainer": ("captured", "steps", "captured"),
-    "trl_sft": ("steps", "train", "optimized"),  # its step reads metrics on the host, which a capture does not allow
+    "trl_sft": ("steps", "train", "optimized"),  # the step reads metrics on the host, which no capture allows
 }
 
 
 def is_right(form: str, said: Sequence[Said]) -> bool:
-    """Return True if the results are right. For the buggy form, at least one claim must find the bug. For another form,
-    each claim must be PASS or NOT_RUN, and at least one must be PASS."""
+    """Return True if the results of a form are right. For the buggy form, at least one claim must find the bug. For
+    another form, each claim must be PASS or NOT_RUN, and at least one must be PASS."""
     if form == "buggy":
         return any(each.found for each in said)
     return any(each.status == "PASS" for each in said) and all(each.status in GOOD for each in said)
@@ -61,10 +61,10 @@ def recorded() -> list[Path]:
 
 
 def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
-    """Return the draft that `harness init --no-compile` makes for the step `form` on a GPU, without a timing."""
+    """Return the draft that `harness init --no-compile` makes for the step `form` on a GPU, without a timed claim."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
     arms = Arms(compiled=False, timed=False, memory=True)
-    return Draft(find_step_source(f"{module}:{form}"), steps, arms, gain=False)  # the arguments of the stored results
+    return Draft(find_step_source(f"{module}:{form}"), steps, arms, gain=False)  # as in the stored results
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:
@@ -112,7 +112,7 @@ def keep_record(name: str, records: Records, tried: str = NOW, machine: str = CP
 
 
 def correct_trainers() -> dict[str, list[Said]]:
-    """Return the last results of the correct trainers, by name. The examples come first."""
+    """Return the most recent results of the correct trainers, by name. The examples come first."""
     found = {
         trial.name: list(said)
         for trial, said in read_results().items()

@@ -28,12 +28,12 @@ from field_bugs import FORMS, LONG
 
 MEMORY = "MEMORY"
 LIMIT_S = 90.0  # time limit of one run in seconds
-# Of all claims, only MEMORY finds the bugs of these entries.
+# These entries are tried first. Of all claims, only MEMORY finds their bugs.
 FIRST = ("rf_detr_pool_per_shape", "transformer_engine_kept_outputs")
 
 
 def for_a_gpu() -> list[str]:
-    """Return the entries whose step runs on a GPU if there is one, and that need no separate package release."""
+    """Return the entries whose step uses a GPU if there is one, without those that need separate package releases."""
     found = [
         entry.stem
         for entry, bug in field_bugs.entries().items()
@@ -43,7 +43,7 @@ def for_a_gpu() -> list[str]:
 
 
 def try_entry(name: str, folder: Path, machine: str, *, memory: bool) -> None:
-    """Try both forms of an entry, and add the results to those in the folder."""
+    """Try both forms of an entry, and add the results to its file. memory: try only MEMORY; False: all other claims."""
     entry = field_bugs.ENTRIES / f"{name}.py"
     draft = field_bugs.draft_of(entry, FORMS[0])
     if memory and f"id: {draft.claim_id(MEMORY)}\n" not in draft.contract():

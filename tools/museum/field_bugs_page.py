@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def found_on_gpu(self) -> list[Said]:
-        """Return the claims that `found` would return for the trial on a GPU."""
+        """Return the claims that found the bug in the trial on a GPU, as `found` does for a CPU."""
         return scorecard.found_bugs(self.on_gpu)
 
 
@@ -91,7 +91,7 @@ def text() -> str:
 
 
 def not_written() -> list[Mapping[str, str]]:
-    """Return title, thread and reason of each bug that could not be re-enacted, as dictionaries."""
+    """Return a dictionary for each bug that could not be re-enacted, with its title, its thread and the reason."""
     return list(tomllib.loads(NOT_WRITTEN.read_text(encoding="utf-8")).values())
 
 
@@ -129,7 +129,7 @@ def _gpu(entry: Entry) -> str:
 
 
 def _wrong(said: Sequence[Said], mark: str = "") -> str:
-    """Return the claims that did not hold as text, each claim once with its reason."""
+    """Return a text with the claims that did not hold, each once with its reason."""
     wrong = {each.claim: each.reason for each in said if each.status not in field_bugs.GOOD}
     return ", ".join(f"{mark}{claim}{mark} `{reason}`" for claim, reason in wrong.items())
 

@@ -33,15 +33,15 @@ class Planted:
 
 @dataclass(frozen=True)
 class Drilled:
-    """The result of a drill. not_held: claims that failed without a fault, each with its reason. planted: the faults of
-    all other claims. Claims that cannot be judged for this trainer are in neither list."""
+    """The result of a drill. not_held: claims that did not hold without a fault, each with its reason. planted: all
+    planted faults. Claims that cannot be judged for this trainer (NOT_RUN) are in neither list."""
 
     not_held: list[str]
     planted: list[Planted]
 
 
 def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: Path, limit_s: float) -> Drilled:
-    """Return the result that `harness drill` would have for these claims. Each run is a fork with this time limit."""
+    """Return the result of `harness drill` for these claims. Each run is a fork with the time limit `limit_s`."""
     planned = plan_drill(
         contracts,
         claims=list(claims),

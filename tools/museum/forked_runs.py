@@ -52,7 +52,7 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 from harness.system.wrappers import HARNESS_FAULTS
 
 JOBS = 10  # number of forks that use a GPU at the same time
-# Modules that probes import when they first need them. Import them before forking, so that forks do not import them.
+# Modules that probes import when they first need them. `prepare` imports them before forking, to save time.
 AHEAD = (
     "torch._dynamo",
     "harness.execution.probes.paired",
@@ -63,7 +63,8 @@ AHEAD = (
 
 
 def prepare() -> None:
-    """Import the modules that runs need. Use one thread, as in forks, because several add in another order."""
+    """Import the modules that runs need. Limit torch to one thread, because forks have one too, and the
+    number of threads changes the order of additions."""
     if not torch.cuda.is_available():
         # Set this variable now, because Triton reads it when it is imported below.
         os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -77,7 +78,7 @@ def prepare() -> None:
 
 
 def _record_a_step() -> None:
-    """Record one step. Forks then need not repeat the preparations that the first recording in a process makes."""
+    """Record one step. The first recording in a process makes preparations, which forks then need not repeat."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
     tokens = torch.zeros(2, dtype=torch.int64)
@@ -101,7 +102,7 @@ def _build_models(base: type[BaseModel]) -> None:
 
 
 def settle() -> None:
-    """Freeze all existing objects, so that the garbage collectors of forks do not examine them."""
+    """Exempt all existing objects from garbage collection, so that the collectors of forks do not examine them."""
     gc.collect()
     gc.freeze()
 
@@ -237,7 +238,7 @@ def at_once(
 
 
 class _OtherPart(Fork):
-    """A substitute for `subprocess.Popen`: a fork that trains a part of a run, with the given file as its stdin."""
+    """A substitute for `subprocess.Popen`: a fork that trains a part of a run. Its stdin is the given file."""
 
     def __init__(self, command: Sequence[str], stdin: int, env: object) -> None:  # noqa: ARG002
         def train() -> None:
@@ -247,5 +248,5 @@ class _OtherPart(Fork):
         super().__init__(train)
 
     def poll(self) -> int | None:
-        """Do the same as `Popen.poll`."""
+        """Return the exit code, or None while the fork runs, as `Popen.poll` does."""
         return self.wait(0.0)

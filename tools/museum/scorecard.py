@@ -22,7 +22,7 @@ from page_tables import table
 
 THIRD_PARTY = ROOT / "examples" / "third_party"
 FIRST_ANSWERS = THIRD_PARTY / "first_answers.csv"
-# For each file of answers at the last try: the date of its commit, and the machine on which the answers were measured.
+# For each file with answers of the last try: the date of the file's commit, and the machine of the tries.
 LAST_ANSWERS = {
     "cpu.csv": ("2026-11-28", CPU),
     "h100.csv": ("2026-11-28", "NVIDIA H100"),
@@ -33,7 +33,7 @@ FIRST_TRIES = ENTRIES / "first_tries.csv"
 CHANGELOG = ROOT / "CHANGELOG.md"
 BUG, CORRECT = "bug", "correct"
 RIGHT, WRONG, UNDECIDED, CUT = "right", "wrong", "undecided", "cut off"
-# Exit code of a gate -> kind of trainer -> rating. Code 0 means that all claims held, 1 that a claim was violated.
+# Exit code of a gate -> kind of trainer -> rating. Code 0 means that all claims held, 1 that one was violated.
 ANSWERS = {"0": {CORRECT: RIGHT, BUG: WRONG}, "1": {CORRECT: WRONG, BUG: RIGHT}}
 KINDS = {"correct": CORRECT, "buggy": BUG}
 EXPLANATION = """\
@@ -48,7 +48,7 @@ FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third
 
 @dataclass(frozen=True, order=True)
 class Verdict:
-    """An answer of the harness about one bug or one correct trainer. `answer` is right, wrong or undecided."""
+    """The harness's answer about a bug or a correct trainer. `answer`: right, wrong, undecided, or cut off."""
 
     date: str
     source: str
@@ -88,7 +88,7 @@ def of_field_bugs(tried: str) -> Iterator[Verdict]:
 
 
 def answer_to_bug(forms: Mapping[str, Sequence[Said]]) -> str:
-    """Return the rating of a bug's results: right (found), wrong (missed) or undecided. forms: results by form."""
+    """Return the rating of the answer to a bug: right (found), wrong (missed), undecided. forms: results by form."""
     if found_bugs(forms):
         return RIGHT
     statuses = {each.status for each in forms["buggy"]}
@@ -96,7 +96,7 @@ def answer_to_bug(forms: Mapping[str, Sequence[Said]]) -> str:
 
 
 def answer_to_correct(said: Sequence[Said]) -> str:
-    """Return the rating of the results for a correct trainer: accepted (right), accused (wrong) or undecided."""
+    """Return the rating of the answer to a correct trainer: right (accepted), wrong (a claim failed), undecided."""
     if any(each.found for each in said):
         return WRONG
     return RIGHT if field_bugs.is_right("mended", said) else UNDECIDED
@@ -128,7 +128,7 @@ def release_of(date: str, changelog: str | None = None) -> str:
 
 
 def tables(tried: str) -> list[str]:
-    """Return two tables, for bugs and for correct trainers, with a row for each date, source and machine."""
+    """Return two tables of ratings, for bugs and correct trainers, with a row for each date, source and machine."""
     verdicts = sorted([*of_field_bugs(tried), *of_trainers(tried)])
     return [
         _table("bugs", "found", "missed", [each for each in verdicts if each.kind == BUG]),

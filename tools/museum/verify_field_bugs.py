@@ -3,10 +3,10 @@
     python tools/museum/verify_field_bugs.py [NAME ...] [--seed N ...] [--short] [--first-try] [--record]
 
 NAME is an entry or its path in another folder. Without NAME, all entries are tried. The buggy and the fixed form of an
-entry are tried, and the result of each claim is printed. `--short` skips the long run. `--first-try` stores the results
-in examples/field_bugs/results.csv as the first try, and the date in first_tries.csv. A stored first try is never
-replaced. `--record` stores the results as current results for docs/field-bugs.md, instead of earlier ones. The long run
-is tried with the first seed, and with later seeds only if no other claim found the bug.
+entry are tried, and the result of each claim is printed. `--short` skips the claim on a long run. `--first-try` stores
+the results in examples/field_bugs/results.csv as the first try, and the date in first_tries.csv. A stored first try is
+never replaced. `--record` stores the results as current results for docs/field-bugs.md, instead of earlier ones. The
+long run is tried with the first seed, and with later seeds only if no other claim found the bug.
 
 Without a GPU, runs are forks of one process (forked_runs.py). The exit code is 1 if a bug was not found, or if a
 claim of a fixed form is violated or undecided, or ends with an error.
@@ -59,7 +59,7 @@ def try_form(
 
 
 def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
-    """Plant every fault that these claims of a form name. An empty `claims` means all except the long run."""
+    """Plant every fault that these claims of a form name. An empty `claims` means all claims but the long run."""
     with drafted(entry, form, seed=0) as (draft, folder, contracts):
         return drilled(contracts, wanted_of(draft, contracts, claims, long=False), folder, LIMIT_S)
 
@@ -79,7 +79,7 @@ def drafted(
 
 
 def wanted_of(draft: Draft, contracts: Sequence[LoadedContract], claims: Sequence[str], *, long: bool) -> list[str]:
-    """Return the full names of the claims to try."""
+    """Return the full names of the claims to try. `claims`: empty for all. long: include the long run."""
     known = [claim.id for loaded in contracts for claim in loaded.contract.claims]
     wanted = [draft.claim_id(each) for each in claims] or known
     return [each for each in wanted if long or each != draft.claim_id(LONG)]

@@ -77,7 +77,8 @@ class Planted(StepFunctionSystem):
 
 
 def forget_scripts() -> None:
-    """Make the harness treat the scripts in tools/ not as user code, although they execute the forks."""
+    """Make the harness ignore the scripts in tools/ when it names lines of code. They call the training in each fork,
+    so the harness would otherwise name their lines."""
     for name in ("is_own", "is_users_or_library"):
         vars(sites)[name] = partial(lambda asked, file: "/tools/" not in file and asked(file), vars(sites)[name])
 

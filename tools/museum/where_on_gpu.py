@@ -2,12 +2,12 @@
 
     python tools/museum/where_on_gpu.py FOLDER [FAULT ...] [--device cpu] [--model tiny] [--seq-len 64]
 
-Without FAULT, every fault of the step, the replay and the kernels is examined, each in a fork. An answer counts as
-right ("named") if it names a line in the fault's module. Some faults only leave something out or change a number, so no
-line of their module computes anything. For these faults, the answer must match a pattern in `EXPECTED`, which was
-written by hand. The results are in FOLDER/faults.csv with a row for each fault, and FOLDER/answers. If an answer names
-another module, the recordings are kept in FOLDER/evidence. docs/first-difference.md also has the result for
-`frozen_learning_rate` at 28 layers (`--model qwen2-1.5b --seq-len 32`). The tests are in tests/gpu/test_where.py.
+Without FAULT, every fault of the step, the replay and the kernels is examined, each in a fork. The answer (a place)
+counts as right ("named") if it names a line in the fault's module. Some faults only leave something out or change a
+number, so no line of their module computes anything. For these faults, the answer must match a pattern in `EXPECTED`,
+which was written by hand. The results are in FOLDER/faults.csv with a row for each fault, and FOLDER/answers. If an
+answer names another module, the recordings are kept in FOLDER/evidence. docs/first-difference.md also has the result
+for `frozen_learning_rate` at 28 layers (`--model qwen2-1.5b --seq-len 32`). The tests are in tests/gpu/test_where.py.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ EXPECTED = {
     "seed_without_batches": r"the batch differs",
     "seed_without_start": r"the state before the step differs \(parameters",
 }
-# Name of a fault or of a module of faults -> settings of both arms without which the fault makes no difference.
+# Name of a fault or of a module of faults -> settings that both arms need so that the fault makes a difference.
 SETTINGS: dict[str, dict[str, Any]] = {
     "accumulation": {"micro_batches": 2},
     "fp8": {"precision": "fp8"},

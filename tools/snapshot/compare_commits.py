@@ -6,7 +6,7 @@ If HEAD is not given, BASE is compared with the working tree, including uncommit
 on this machine with this Python. The sections are:
 
     judge       status, reason, ordered figures and denominators of the verdict on every case in the tests' tables
-    published   the same for every published run, which is judged again, and the rows of published drills
+    published   the same for the verdicts on every published run, judged again, and the rows of published drills
     records     the records of workers in a drill of a small trainer on a CPU, and the results of its faults
     schemas     the JSON Schema of contracts and of shared files
     help        the output of each command for --help
@@ -16,7 +16,7 @@ on this machine with this Python. The sections are:
 Every entry of BASE must be equal in HEAD. Entries only in HEAD are listed as new. Messages are not compared.
 
 The runs of BASE are executed twice. A value that differs between these two executions must exist in HEAD, but is not
-compared. If it is a number (a time), its field is not compared in any run. The output lists these values and fields.
+compared. If it is a number, such as a time, its field is not compared in any run. Such values and fields are listed.
 
 The exit code is 0 if all requested sections were compared and are equal. Otherwise it is 1, and each value that differs
 is printed, as it is in BASE and as it is in HEAD.
@@ -139,7 +139,7 @@ def tree_of(commit: str | None, folder: Path) -> Iterator[Path]:
 
 
 def take(section: str, tree: Path, scratch: Path) -> Entries | str:
-    """Return a section of the commit in `tree`. If the commit has no such section, return the reason."""
+    """Return a section's entries for the commit in `tree`. If `snapshot.py` fails, return its last line of stderr."""
     scratch.mkdir()
     out = scratch / "snapshot.json"
     command = [sys.executable, "-P", str(PROGRAM), section, str(out), str(scratch)]
@@ -160,7 +160,7 @@ def take(section: str, tree: Path, scratch: Path) -> Entries | str:
 
 
 def compared(section: str, *taken: Entries | str) -> Comparison:
-    """Compare a section of the base, the head and the base's second execution. A text says why a section is missing."""
+    """Compare a section. taken: the entries of base, head and base again, or texts that say why there are none."""
     failed = [f"{which}: {each}" for which, each in zip(WHICH, taken, strict=True) if isinstance(each, str)]
     if failed:
         return Comparison(section, failed="; ".join(failed))
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
             stack.enter_context(tree_of(commit, folder / which))
             for which, commit in (("base", given.base), ("head", given.head))
         ]
-        # Start with the longest section. Two processes run at the same time, so it would otherwise end last.
+        # Start with the longest section: two processes run at the same time, and at the end one would wait for it.
         order = sorted(given.only, key=lambda section: section != AGAIN)
         asked = [(section, number) for section in order for number in range(3 if section == AGAIN else 2)]
         with ThreadPoolExecutor(2) as pool:

@@ -32,7 +32,7 @@ Entries = dict[str, Any]
 
 
 def facts(verdict: Any) -> Entries:
-    """Return the content of a verdict without its sentence. The value `order` is the order of the figures."""
+    """Return the content of a verdict without its message. `order`: the names of the figures in their order."""
     plain = verdict.model_dump(mode="json")
     figures = {name: [each["value"], each["unit"]] for name, each in plain["figures"].items()}
     kept = {name: plain.get(name) for name in ("status", "reason", "denominators", "mechanism")}
@@ -40,7 +40,7 @@ def facts(verdict: Any) -> Entries:
 
 
 def judge(_scratch: Path) -> Entries:
-    """Return the verdict of every case in the tables of cases in the tests."""
+    """Return the verdict on every case in the tests' tables of cases for judges."""
     _import_as_tests_do()
     from judge_cases_tables import EVERYTHING
 
@@ -141,7 +141,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def field_of(place: str) -> str:
-    """Return the field at a place without run, arm and number, such as `records.jsonl › phase › seconds`."""
+    """Return the field's name at a place, without run, arm and number: `records.jsonl › phase › seconds`."""
     file, *rest = place.split(SEP)
     return SEP.join([file.rpartition("/")[2], *(each.split(" ")[0] for each in rest if not each.isdigit())])
 

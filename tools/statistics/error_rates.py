@@ -1,8 +1,8 @@
 """Measure by simulation how often the throughput rule decides wrongly, and write the rates to reports/statistics/.
 
 Every experiment is a whole comparison of two arms. It has several processes with rounds of timed blocks in the order
-ABBA. The judge's `harness.judging.statistics` decides it. A point is a kind of noise with a true ratio. At each point,
-the judge itself decides some experiments again, from evidence. The script fails if it decides one differently.
+ABBA. The functions of `harness.judging.statistics` decide the experiment. A point is a kind of noise with a true ratio.
+At each point, the judge also decides some experiments, from evidence. The script fails if a judge's decision differs.
 
     python tools/statistics/error_rates.py [--experiments 20000] [--seed 0]
 """
@@ -117,7 +117,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Simulated experiments of a setting at a true ratio of 1. Other true ratios are made by shifting log ratios."""
+    """A setting's simulated experiments at a true ratio of 1. For another true ratio, their log ratios are shifted."""
 
     setting: Setting
     logs: Array
@@ -134,7 +134,7 @@ class Drawn:
         return cls(setting, logs, paces, *both)
 
     def decisions(self, true_ratio: float) -> NDArray[np.int8]:
-        """Return the decisions at this true ratio. Raises RuntimeError if the judge decides differently."""
+        """Return the decisions (1 PASS, -1 FAIL, 0 undecided). Raises RuntimeError if the judge decides otherwise."""
         demanded = math.log(DEMANDED) - math.log(true_ratio)
         setting = self.setting
         if self.paces is None:
@@ -186,7 +186,7 @@ def tried_again(setting: Setting, true_ratio: float, experiments: int, seed: int
 
 
 def settings() -> Iterator[tuple[Setting, Sequence[float]]]:
-    """Yield all settings of the report, except repeated tries, with their true ratios."""
+    """Yield the settings of the report, except those for `tried_again`, with their true ratios."""
     for name, noise in INDEPENDENT.items():
         wide = (0.05, 0.1) if name == "two-humped" else ()
         yield from _each(Setting("independent", name, noise, 0.0), (*DEVIATIONS, *wide), RATIOS)

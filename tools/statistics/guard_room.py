@@ -3,8 +3,9 @@
     PYTHONPATH=. python tools/statistics/guard_room.py cases    # writes the trainings for measure_guard_room.py
     PYTHONPATH=. python tools/statistics/guard_room.py check    # prints a line for each guard with its measurement
 
-A guard is a number in a claim, such as the smallest training effect. A comparison below this number shows nothing. The
-exit code of `check` is 1 if a guard was not measured, or is too near to the values of correct trainings.
+A guard is a number in a claim, such as the smallest training effect. A training with a smaller value makes the claim
+fail, because its comparison would show nothing. The exit code of `check` is 1 if a guard was not measured, or is too
+near to the values of correct trainings.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = CASES.parent
 EFFECT, CLIP, BATCHES = "training_effect.at_least", "clip_active_steps", "distinct_batches"
 FOLLOWS = "standard errors"  # name of a figure that the judge computes for every training effect
-# Largest share of the smallest measured value that a guard may require; 1 for batches, which rounding cannot change.
+# Kind of guard -> largest share of the smallest measured value that it may require; 1 for batches, an exact number.
 SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.75}
 
 
@@ -53,7 +54,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Room:
-    """A guard, the smallest value of correct trainings, and the largest value of trainings with the planted fault."""
+    """A guard, the smallest value and the number of correct trainings, and the largest value with the planted fault."""
 
     guard: Guard
     smallest: float | None = None
@@ -81,7 +82,7 @@ def shipped() -> list[Contract]:
 
 
 def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str, Any]]:
-    """Return the settings of one arm's training, without seed and capture, and their hash as the key."""
+    """Return a key (the settings' hash) and the settings of one arm's training, without seed and capture."""
     of, trained = contract.workloads[workload], contract.arms[arm]
     config = asdict(train_config(of, trained, None, None))
     del config["seed"]
@@ -147,13 +148,13 @@ def cases_text() -> str:
 
 
 def records() -> list[dict[str, Any]]:
-    """Return the measurements in the folder, sorted by file name."""
+    """Return the content of each file of measurements in `FOLDER`, sorted by file name."""
     paths = sorted(path for path in FOLDER.glob("*.json") if path != CASES)
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def room(guard: Guard, measured: Sequence[Mapping[str, Any]]) -> Room:
-    """Return the guard with its smallest value in all records, over all seeds and arms."""
+    """Return the guard with its measurements: the extreme values over all records, seeds and arms."""
     rows = [row for record in measured for row in record["rows"] if row["case"] in guard.cases]
     values = [value for row in rows if (value := _value(guard, row)) is not None]
     if not values:
@@ -164,7 +165,7 @@ def room(guard: Guard, measured: Sequence[Mapping[str, Any]]) -> Room:
 
 
 def _value(guard: Guard, row: Mapping[str, Any]) -> float | None:
-    """Return the value for a guard in a row. Return None if the row was measured before the guard existed."""
+    """Return the value for a guard in a row of measurements. Return None if the row is older than the guard."""
     value = row["effect"].get(str(guard.last)) if guard.name == EFFECT else row.get(guard.name.replace(" ", "_"))
     return None if value is None else float(value)
 

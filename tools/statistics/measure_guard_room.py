@@ -34,10 +34,11 @@ from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.trainer import Trainer
 
 CASES = Path(__file__).parents[2] / "reports" / "statistics" / "guard-room" / "cases.json"
-# Factor on the learning rate, for a fault with which every parameter changes but almost nothing is learned.
+# Factor by which a planted fault multiplies the learning rate: every parameter changes, but almost nothing is learned.
 LOST_LEARNING = 0.01
-SEEDS, LARGE_SEEDS, FAULTY_SEEDS = 10, 3, 3  # number of seeds of a case, of a large case, and of a case with the fault
-# Number of steps of a short training. With fewer steps, it is harder for a loss to follow the control's loss.
+SEEDS, LARGE_SEEDS, FAULTY_SEEDS = 10, 3, 3  # numbers of seeds: for a case, for a large case, for a case with the fault
+# Largest number of steps of a short training. Only short trainings are also checked for how clearly their loss follows
+# the control's loss, because this is less clear with fewer steps.
 SHORT = 20
 
 
@@ -46,11 +47,11 @@ class Case:
     """One training with which guards are compared."""
 
     key: str
-    config: TrainConfig  # configuration for one process, in which each micro-batch has the rows of one rank
+    config: TrainConfig  # configuration for one process; with ranks, each micro-batch has the rows of one rank
     lengths: tuple[int, ...]  # sequence lengths, which take turns
     ranks: int
     last: tuple[int, ...]  # numbers of last steps over which an effect is averaged
-    is_trained: bool  # False: the guards of this case are only about batches
+    is_trained: bool  # False: no training is needed, because the guards of this case are only about batches
 
     @property
     def is_large(self) -> bool:
@@ -58,7 +59,7 @@ class Case:
 
     @property
     def lost_learning(self) -> float:
-        """Return the fault's factor on the learning rate. All updates with it add up to at most one normal update."""
+        """Return the fault's factor on the learning rate: all updates add up to at most one normal update."""
         return min(LOST_LEARNING, 1 / self.config.steps)
 
     def batches(self, seed: int) -> TextBatches:
@@ -95,8 +96,8 @@ def read_cases(path: Path, device: str) -> list[Case]:
 
 
 class RankLosses(Accumulation):
-    """Processes the batch rank by rank, each time the rows of one rank, and stores the loss of each rank. The results
-    are equal in every bit to the results of ranks that train together."""
+    """An accumulation that processes the rows of one rank after the other, and stores the loss of each rank. Its
+    results are equal in every bit to the results of ranks that train together."""
 
     def __init__(self, trainer: Trainer, ranks: int) -> None:
         super().__init__(trainer.model, ranks)
@@ -152,7 +153,7 @@ class Trained:
 
     effect: dict[str, float]  # number of last steps -> effect, averaged over these steps
     clip_active_steps: int
-    # How clearly the loss follows the control's loss, in standard errors. None if the training is not short.
+    # how clearly the loss follows the control's loss, in standard errors; None if the training is not short
     standard_errors: float | None
 
 
@@ -187,7 +188,7 @@ def measured(training: Training, case: Case) -> Trained:
 
 
 def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
-    """Return the measurement of one case with one seed. with_fault: also measure with the fault."""
+    """Return the measurement of one case with one seed. with_fault: also train with the fault `lost_learning`."""
     batches = case.batches(seed)
     found: dict[str, Any] = {
         "case": case.key,
@@ -246,7 +247,7 @@ def main() -> None:
     rows = kept_rows(arguments.out, cases, machine)
     for case, seed in missing(cases, rows):
         began = time.monotonic()
-        # Plant the fault only in the small model, because a training of the model with 28 layers takes minutes.
+        # Plant the fault only in the small model, because one training of the model with 28 layers takes minutes.
         rows.append(row(case, seed, with_fault=not case.is_large and seed < FAULTY_SEEDS))
         print(f"{case.key} seed {seed}: {time.monotonic() - began:.1f} s, {rows[-1]}", file=sys.stderr, flush=True)
         record = {"machine": machine, "rows": rows}

@@ -1,7 +1,7 @@
 """The noise in step times that were measured on H200s, from which simulations draw processes at random.
 
 `reports/statistics/measured_noise.json` has the step times of each run, and the digest of the run's manifest. These
-runs were later removed from `reports/`. The last of them is still in commit a5e1b400.
+runs were later removed from `reports/`. The run that was removed last is still in commit a5e1b400.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.judging.statistics import as_found, undisturbed
 from harness.run_directory.bundle import Bundle, read_bundle
 
 Array = NDArray[np.float64]
-MODEL = "qwen2-1.5b"  # only workloads with this model are used, because claims are about models of this size
+MODEL = "qwen2-1.5b"  # only workloads of this model are used, because timed claims are about models of this size
 # Folders below reports/. Only these runs are used, so that runs that are published later do not change published rates.
 RUNS = (
     "2026-11-22-h200-drill",
@@ -34,7 +34,7 @@ BLOCKS = 8  # number of blocks of an arm that are used; further blocks exist onl
 
 
 class Measurement(TypedDict):
-    """One timing: `seconds` for each step [P processes][arms][blocks], candidate first; a block has `steps` steps."""
+    """One timing. seconds: step times [processes][arms][blocks], candidate first. steps: steps in a block."""
 
     steps: int
     seconds: list[list[list[float]]]
@@ -49,14 +49,14 @@ class TimedRun(TypedDict):
 
 
 def resampled(pool: Array, generator: np.random.Generator, shape: Shape, _deviation: float) -> Array:
-    """Return processes drawn with replacement from the pool [N, arms, rounds, 2]. The last argument has no effect."""
+    """Return processes of a pool [processes, arms, rounds, 2], drawn with replacement. `_deviation` has no effect."""
     drawn = generator.integers(0, len(pool), (shape.experiments, shape.processes))
     return np.moveaxis(pool[drawn], 2, 1)
 
 
 def pools(reports: Path) -> dict[int, Array]:
-    """Return log step times [N, arms, rounds, 2] of all processes of the runs, by the number of steps in a block. Times
-    are relative to the arm's undisturbed step: the median, over the processes, of their lower quartiles."""
+    """Return log step times [N, arms, rounds, 2] of the N processes of all runs, by the number of steps in a block.
+    Times are divided by the arm's undisturbed step time: the median, over processes, of their lower quartiles."""
     found: dict[int, list[Array]] = {}
     for run in kept(reports):
         for measurement in run["measurements"]:
@@ -68,7 +68,7 @@ def pools(reports: Path) -> dict[int, Array]:
 
 
 def kept(reports: Path) -> list[TimedRun]:
-    """Return the runs in the file, in the order of `RUNS`."""
+    """Return the runs in `measured_noise.json`, in the order of `RUNS`."""
     runs: list[TimedRun] = json.loads((reports / KEPT).read_text(encoding="utf-8"))["runs"]
     return runs
 
@@ -86,7 +86,7 @@ def deviation(pool: Array) -> float:
 
 
 def _measurements(bundle: Bundle) -> list[Measurement]:
-    """Return the timings of `MODEL`: the first `BLOCKS` blocks of each arm, of processes with enough blocks."""
+    """Return the timings of `MODEL`: each arm's first `BLOCKS` blocks, from processes that have so many."""
     units = [unit for unit in bundle.header.units if unit.workload.startswith(MODEL)]
     found: list[Measurement] = []
     for unit in units:

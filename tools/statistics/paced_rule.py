@@ -14,8 +14,9 @@ from harness.kinds.speed.timing import FEWEST_ROUNDS
 
 
 def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Reading, Reading]:
-    """Return `statistics.readings` of the rounds that the judge counts. paces: the paces next to the baseline's blocks.
-    All shapes are [experiments, processes, rounds, 2]. Processes with equally many counted rounds are grouped."""
+    """Return the result of `statistics.readings` for all experiments, from the rounds that the judge counts. candidate,
+    baseline: step times. paces: the paces next to the baseline's blocks, divided by the smallest. All three have the
+    shape [experiments, processes, rounds, 2]. Processes with equally many counted rounds are computed together."""
     rounds = candidate.shape[2]
     ours, theirs, slower = (each.reshape(-1, rounds, 2) for each in (candidate, baseline, paces))
     slow = (slower > 1).any(axis=-1)
@@ -40,7 +41,7 @@ def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Rea
 
 
 def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
-    """Return a mask [experiments, processes]. True: a process with enough or only undisturbed rounds."""
+    """Return a mask [experiments, processes]: True if all rounds, or at least `FEWEST_ROUNDS`, are undisturbed."""
     slow = (paces > 1).any(axis=-1)
     return np.asarray((~slow).sum(axis=-1) >= FEWEST_ROUNDS) | ~slow.any(axis=-1)
 

@@ -1,4 +1,4 @@
-"""Publish the results ("points") of a simulation as compressed JSON and tables. Repeat it to check the results."""
+"""Publish the results ("points") of a simulation as compressed JSON and as tables. Check them by a new simulation."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def require_the_judges_answers(decided: NDArray[np.int8], verdicts: Iterable[Ver
 
 @dataclass(frozen=True)
 class Report:
-    """A simulation and its published files. points: a function of the number of experiments and the seed. wanted:
-    returns a point's requirement and True if the point meets it. introduction: a text that may contain `{experiments}`
-    and `{seed}`. cells: returns a table row for a point and its requirement. sections: titles of tables by the points'
-    section; if empty, there is one table. chosen: further content of the file."""
+    """A simulation and its published files. points: a function of the number of experiments and the seed, which returns
+    the points. wanted: a function that returns a point's requirement, and True if the point meets it. introduction: a
+    text that may contain `{experiments}` and `{seed}`. cells: a function that returns a table row for a point and its
+    requirement. sections: titles of tables by points' sections; empty: one table. chosen: further JSON content."""
 
     name: str
     points: Callable[[int, int], list[Any]]

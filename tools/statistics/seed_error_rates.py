@@ -1,7 +1,7 @@
 """Simulate how often claims over several seeds are decided wrongly. Write the rates to reports/statistics/.
 
-Every experiment is a whole comparison, decided by the code of the judge (`harness.kinds.seeds.not_worse`). The judge
-itself decides some experiments of each point again, from evidence. The script fails if it decides one differently.
+Every experiment is a whole comparison, decided by the rule in the judge's module (`harness.kinds.seeds.not_worse`). At
+each point, the judge also decides some experiments, from evidence. The script fails if a judge's decision differs.
 
     python tools/statistics/seed_error_rates.py [--experiments 20000] [--seed 0]
 """
@@ -27,7 +27,8 @@ PLACES = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0)
 
 @dataclass(frozen=True)
 class Point:
-    """The result of experiments at one true difference with one kind of noise. Rates are shares of experiments."""
+    """The result of experiments at one true difference with one kind of noise. Rates are shares of experiments.
+    beyond_margin: the true difference minus the margin, in standard deviations of one seed's difference."""
 
     noise: str
     seeds: int
@@ -40,8 +41,8 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """Return a point's requirement, and True if the point meets it. Return None if there is no requirement. A deviation
-    of up to three standard errors of the simulation is allowed."""
+    """Return a point's requirement, and True if the point meets it. Return None if there is no requirement. A rate may
+    miss its requirement by up to three standard errors of the simulation."""
     if point.beyond_margin == 0.0 and point.noise not in BY_MEAN:
         most = 1 - point.confidence
         slack = 3 * (most * (1 - most) / point.experiments) ** 0.5

@@ -46,7 +46,7 @@ def contract_of_ratio(demanded: float, processes: int, blocks: int, measurements
 
 def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None = None) -> Verdict:
     """Return the judge's verdict on step times [arms, processes, rounds, 2] in seconds. All other evidence is correct.
-    paces: the processor's paces next to the baseline's blocks, [processes, rounds, 2], divided by the smallest pace."""
+    paces [processes, rounds, 2]: times of equal work next to the baseline's blocks, divided by the smallest time."""
     runs = [
         _run(process, seconds[:, process], None if paces is None else paces[process])
         for process in range(seconds.shape[1])
@@ -55,11 +55,11 @@ def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[
 
 
 def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None) -> RunEvidence:
-    """Return the evidence of one process, with step times [arms, rounds, 2] in the order ABBA in each round. Its times
-    of day are after those of the process before it."""
+    """Return the evidence of the process with the number `process`, which begins after the one before. seconds: step
+    times [arms, rounds, 2]; the blocks of a round have the order ABBA."""
     candidate, baseline = seconds.reshape(2, -1).tolist()
     run = timed_run(process, candidate, baseline, steps=1)
-    assert run.timing is not None  # noqa: S101 - the builder has just made both
+    assert run.timing is not None  # noqa: S101 - `timed_run` returns both records
     assert run.telemetry is not None  # noqa: S101
     blocks: list[Block] = []
     began = 1e6 * process

@@ -26,17 +26,17 @@ class Shape(NamedTuple):
 
 
 Noise = Callable[[np.random.Generator, Shape, float], Array]
-# Factors on s, the wanted deviation of the log ratio of two arms. The median of 8 normal values has 0.41 times the
-# deviation of one value. So blocks with a deviation of 1.22 * s, and an effect of s / 2 on each arm of a process, give
-# a deviation of s. Each of the two causes half of the variance.
+# Factors on s, the wanted standard deviation of a process's log ratio. The median of 8 normal values has 0.41 times the
+# deviation of one value. So noise of 1.22 * s in each block, and noise of s / 2 that all blocks of an arm in a process
+# share, give a deviation of s. Each of the two noises causes half of the variance.
 BLOCK_SHARE, PROCESS_SHARE = 1.22, 0.5
 OUTLIER = math.log(1.2)
-BUSY_SIBLING = math.log(1.7)  # on H200 hosts, a step of 32 ms took up to 55 ms
+BUSY_SIBLING = math.log(1.7)  # effect of other work on the same core: on H200 hosts, a step of 32 ms took up to 55 ms
 STRETCH = 4  # average number of blocks of an arm during which a disturbance lasts
 
 
 def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw normally distributed noise of blocks and of processes."""
+    """Draw normal noise: one part for each block, and one for all blocks of an arm in a process."""
     experiments, processes, rounds = shape
     blocks = generator.normal(0, BLOCK_SHARE * deviation, (experiments, 2, processes, rounds, 2))
     effects = generator.normal(0, PROCESS_SHARE * deviation, (experiments, 2, processes, 1, 1))
@@ -44,7 +44,7 @@ def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) 
 
 
 def skewed(arm: int, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw noise in which one arm is sometimes much slower in a process, by an exponential effect with median 0."""
+    """Draw noise in which one arm is sometimes much slower in a process: exponential noise, shifted to median 0."""
     times = bell_shaped(generator, shape, deviation / 2)
     effect = deviation * (generator.exponential(1.0, (shape.experiments, shape.processes, 1, 1)) - math.log(2))
     times[:, arm] += effect
@@ -52,7 +52,7 @@ def skewed(arm: int, generator: np.random.Generator, shape: Shape, deviation: fl
 
 
 def two_humped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw a baseline that runs in one of two equally likely modes in each process, 2 * deviation apart."""
+    """Draw noise with two equally likely modes of the baseline in a process. Their logs differ by 2 * deviation."""
     times = bell_shaped(generator, shape, deviation / 4)
     times[:, 1] += deviation * generator.choice([-1.0, 1.0], (shape.experiments, shape.processes, 1, 1))
     return times
@@ -68,7 +68,7 @@ def drifting(generator: np.random.Generator, shape: Shape, deviation: float) -> 
 
 
 def common_to_both_arms(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw processes that are faster or slower as a whole (deviation 5 %), equally in both arms."""
+    """Draw noise that makes each process faster or slower as a whole (standard deviation 5 %), equally in both arms."""
     times = bell_shaped(generator, shape, deviation)
     shared: Array = times + generator.normal(0, 0.05, (shape.experiments, 1, shape.processes, 1, 1))
     return shared

@@ -1,7 +1,7 @@
-"""Random noise in the differences of single seeds, and evidence of a comparison with such noise.
+"""Random noise in the difference between the arms for each seed, and evidence of a comparison with such noise.
 
-A noise function returns differences [experiments, N] with deviation 1, for a true difference of 0. If the mean and the
-median of the noise differ, its name says which of them is 0.
+A noise function returns the differences between the arms [experiments, seeds] with standard deviation 1, for a true
+difference of 0. If the mean and the median of the noise differ, the name of the noise says which of them is 0.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from harness.judging.verdict import Verdict
 
 Array = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, int]], Array]
-HUMP = 0.25  # deviation within each of two groups of values, divided by half the distance between the groups
+HUMP = 0.25  # of noise with two groups of values: deviation within a group, divided by half the groups' distance
 OUTLIER, SHARE = 10.0, 0.05
-MARGIN, STEPS = 20.0, 4  # margin of the claim in standard deviations, and number of steps in the evidence
+MARGIN, STEPS = 20.0, 4  # margin of the claim in standard deviations of a seed's difference, and number of steps
 
 
 def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
@@ -36,13 +36,13 @@ def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def skewed(towards: float, middle: float, generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw exponential noise minus `middle`. towards: 1 if worse differences have the long tail, -1 if better ones."""
+    """Draw exponential noise minus `middle`. towards: 1 if the long tail means a worse candidate, -1 a better one."""
     drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
     return drawn
 
 
 def heavy_tailed(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw from Student's t distribution with three degrees of freedom, divided by its deviation, the root of 3."""
+    """Draw from Student's t distribution with three degrees of freedom. Divide by its deviation, the root of 3."""
     return np.asarray(generator.standard_t(3, shape) / math.sqrt(3))
 
 
@@ -52,7 +52,7 @@ def two_humped(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def outliers(sides: tuple[float, ...], generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw normal differences. One in twenty is moved by ten deviations, in one of the directions in `sides`."""
+    """Draw normal differences; one in twenty is moved by ten deviations. sides: its directions, 1 worse, -1 better."""
     off: Array = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
     drawn: Array = generator.normal(0.0, 1.0, shape) + OUTLIER * off
     return drawn
@@ -91,7 +91,7 @@ def contract_of_seeds(seeds: int, confidence: float) -> Contract:
 
 
 def verdict_of(contract: Contract, excess: Array) -> Verdict:
-    """Return the judge's verdict on differences [N] minus the margin. All other evidence is correct."""
+    """Return the judge's verdict. excess: each seed's difference minus the margin. All other evidence is correct."""
     arms = {
         "same_system": [_execution("same_system", seed, 0.0) for seed in range(len(excess))],
         "ungraphed": [_execution("ungraphed", seed, MARGIN + off) for seed, off in enumerate(excess.tolist())],

@@ -52,7 +52,7 @@ class ArmAnswer(Answer):
 
 
 def main() -> int:
-    """Read the job, and answer commands until the other process closes the connection. Return the exit status."""
+    """Read the job, and answer commands until their sender closes the connection. Return the exit status."""
     line = take_standard_input()
     job = ArmJob.model_validate_json(line.receive(None) or "")
     leave_stacks(job.directory)

@@ -1,11 +1,11 @@
 """Interrupt an arm's training by saves and loads (probe `resume`), or evaluate the model between steps (`evaluation`).
 
-resume: several processes train the candidate one after the other. Each process starts from the checkpoint of the
-previous process. State that no checkpoint contains (module globals, iterators, generators, caches of torch) is
-therefore lost. The worker itself trains the last part. It opens the arm only after the other processes have ended, so
-that it has trained nothing before, and loads the last checkpoint. Each part of the training is one execution of the
-candidate. The last execution is a training without interruption: of the plain arm, if the claim names one, and
-otherwise of the candidate.
+resume: several processes train the candidate one after the other, each from the checkpoint of the previous one. State
+that no checkpoint contains (module globals, iterators, generators, caches of torch) is therefore lost. The worker
+itself trains the last part. It opens the arm only after the other processes have ended, so that it has trained nothing
+before. It makes the number of steps in the setting `steps_before_load`, and then loads the last checkpoint. Each part
+of the training is one execution of the candidate. The last execution is a training without interruption: of the plain
+arm, if the claim names one, and otherwise of the candidate.
 
 evaluation: the candidate trains once without evaluations (execution 0), and once with an evaluation after every `every`
 steps (execution 1). If the claim names a plain arm, the plain arm trains only with evaluations. Digests of the state
@@ -53,8 +53,8 @@ def execute_resume(run: Run, recorder: Recorder) -> None:
 
 
 def parts_of(run: Run, recorder: Recorder, arm: str, first_replica: int = 0, **more: int) -> list[TrainingPart]:
-    """Divide a training into parts, each of which can train in another process. A part ends at each number of steps in
-    the setting `save_at`, and at the end of the training.
+    """Divide a training into parts, each for a process of its own. A part ends at each number of steps in the setting
+    `save_at`, and at the end of the training.
 
     first_replica: number of the execution for the first part. more: other fields of each `TrainingPart`.
     """
@@ -84,12 +84,11 @@ def _train_on(run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends) 
 
 
 WITHOUT, WITH = 0, 1
-NAMED = 20  # record the names of at most this many changed tensors
+NAMED = 20  # largest number of changed tensors whose names are recorded
 
 
 def execute_evaluation(run: Run, recorder: Recorder) -> None:
-    """Train the candidate twice, without and with evaluations. If the claim names a plain arm, train it once with
-    evaluations."""
+    """Train the candidate without and with evaluations. If the claim names a plain arm, train it with evaluations."""
     arm, plain, ends = str(run.settings["candidate"]), run.settings.get("plain"), Ends()
     _train(run, arm, WITHOUT, recorder, ends, evaluated=False)
     _train(run, arm, WITH, recorder, ends, evaluated=True)

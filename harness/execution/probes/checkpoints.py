@@ -35,8 +35,8 @@ def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
 def load_checkpoint(life: ArmLife, *, steps: int, steps_before: int) -> None:
     """Load the checkpoint that another process saved after `steps` steps, and record the load.
 
-    steps_before: number of steps that this process made before the load. These steps must have no effect after the
-    load. Raises `NotAvailable` if the arm's system cannot load.
+    steps_before: number of steps that this process made before the load. The load must undo the effect of these steps.
+    Raises `NotAvailable` if the arm's system cannot load.
     """
     life.phase("load")
     trainable_before, _ = digests_of(life.training)

@@ -8,8 +8,8 @@ kernel that was not planned), the system also compiles the kernels that a step u
 kernel_match: each kernel is compared with its naive version (a short second implementation) and with an fp64 reference,
 on the same inputs. Before each call, the outputs are filled with a value that shows which elements the kernel does not
 write. Guard elements on both sides of an output show whether the kernel writes outside of it. Each kernel runs twice.
-Errors are divided by the largest absolute value of the reference. The system may also return, for each output element,
-the sum of the absolute values of its terms. Then errors divided by this sum are recorded too.
+The errors of an output are divided by the largest absolute value in the output's reference. The system may also return,
+for each output element, the sum of the absolute values of its terms. Then errors divided by this sum are recorded too.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ Tensors = Mapping[str, Tensor]
 
 
 def execute_kernel_match(run: Run, recorder: Recorder) -> None:
-    """Compare every arm's kernels for the run's operations and data types, with inputs of each of the run's
-    magnitudes."""
+    """Compare every arm's kernels with their naive versions and references, for each of the run's operations and data
+    types. The system scales inputs by each factor in the setting `magnitudes`, such as 1e5."""
     for arm, planned in run.arms.items():
         recorder.phase(f"{arm}: kernels")
         system = resolve(planned.system)
@@ -195,7 +195,7 @@ def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
 
 def compare(comparison: KernelComparison) -> KernelCase:
     """Run the kernel twice, and its naive version, its peer (another project's kernel) and its reference once. Return
-    the errors.
+    how much the results differ from one another.
 
     Elements that the kernel does not write are counted, but do not count as errors.
     """
@@ -265,7 +265,7 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
     if tensors.keys() != declared.keys():
         raise ValueError(
             f"{name} holds {', '.join(sorted(tensors)) or 'no tensor'}, but the declared outputs are "
-            f"{', '.join(sorted(declared))}"
+            f"{', '.join(sorted(declared))}; return exactly the declared outputs"
         )
     for output, tensor in tensors.items():
         if tensor.dtype is not torch.float64 or tensor.shape != declared[output].shape:
@@ -329,7 +329,7 @@ class _Measure:
 
 
 def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
-    """Group the outputs `names` by data type. Return the names of the outputs for the name of each data type."""
+    """Group the outputs `names` by data type. Return a mapping: name of a data type -> names of its outputs."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(_type(got[name]), []).append(name)

@@ -36,17 +36,17 @@ from harness.numbers import counted
 from harness.system.users_code import message_of
 
 FEWEST_ROUNDS = 8  # the smallest number of rounds for which the median has a 99 % confidence interval
-# share of the wall limit after which no round begins; the share includes the time for opening the fresh arm
+# share of the wall limit after which no round begins; the time for opening the fresh arm counts, too
 TURNS_UNTIL = 0.8
-# number of elements of a tensor on a GPU; a kernel on it takes a few microseconds, about as long as its launch
+# number of elements of `Yardstick`'s tensor on a GPU; a kernel takes a few microseconds, about as long as its launch
 YARDSTICK_ELEMENTS = 2**20
 YARDSTICK_LAUNCHES = 200
-YARDSTICK_PASSES = 20_000  # number of iterations of a Python loop without a GPU; they take about a millisecond
+YARDSTICK_PASSES = 20_000  # passes of `Yardstick`'s loop without a GPU; they take about a millisecond
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Train the run's arm for all steps of its workload, and record each block. If the arm is the candidate, train it
-    alone on the machine. Afterwards time the candidate and a fresh copy of its arm in turns."""
+    """Train the run's arm for all steps of its workload, and record each block. Only if the arm is the candidate,
+    train it alone on the machine, and after the training time it and a fresh copy of it in turns."""
     (arm,) = run.arms
     until = monotonic() + TURNS_UNTIL * run.wall_limit_s
     is_timed = arm == run.settings["candidate"]
@@ -85,7 +85,7 @@ def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
         # evidence exists.
         return {"no_rounds": f"{type(error).__name__}: {error}"}
     if len(rounds) < FEWEST_ROUNDS:
-        return {"no_rounds": f"{counted(len(rounds), 'round')} within the time limit of the run"}
+        return {"no_rounds": f"{counted(len(rounds), 'round')} within the run's time limit; {FEWEST_ROUNDS} are needed"}
     return {"rounds": [ReplayRound(old=(a, d), fresh=(b, c)) for a, b, c, d in rounds]}
 
 
@@ -138,8 +138,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Receives the rows of all steps in place of the series file. Writes only the last row of each block to that
-    file."""
+    """Receives the rows of all steps instead of the series file. Writes only each block's last row to this file."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series
@@ -159,7 +158,7 @@ class SeenSteps:
         return len(self._batches)
 
     def rows(self, block: StepRows) -> None:
-        """Receive rows as `SeriesWriter.rows` does, but keep only digests of all rows, and the last row."""
+        """Receive the rows of some steps. Keep only digests of all rows, and the last row."""
         for row in zip(*block[:5], strict=True):
             step, loss, digest, *_ = row
             if self._first_non_finite is None and not math.isfinite(loss):

@@ -48,8 +48,7 @@ def execute_peak_memory(run: Run, recorder: Recorder) -> None:
 
 
 def execute_recapture(run: Run, recorder: Recorder) -> None:
-    """Drop the captures of every arm of the run and make them again. `captures_of` returns the number of captures to
-    make."""
+    """Drop the captures of every arm of the run, and make as many captures as `captures_of` returns."""
     for arm in run.arms:
         with ArmLife(run, arm, recorder) as life:
             _recapture(life)

@@ -110,8 +110,8 @@ def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, en
 
 def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_step: list[DetectorReading]) -> None:
     planned, steps = run.arms[arm], run.workload.steps
-    # If a claim judges every step, but the steps were not observed before, execute all steps again while detectors
-    # observe them.
+    # If a claim judges every step, but the steps were not observed during the training, execute all steps again while
+    # detectors observe them.
     recorder.write(
         observe_syncs(
             partial(opened, run, arm),
@@ -150,8 +150,8 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 
 
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher that measures how large the terms are that the loss adds up, in the second and in the last step.
-    Yield no watcher if the arm is captured, or if this execution repeats an earlier execution of the arm."""
+    """Yield a watcher that adds up the absolute values of the loss's terms, in the second and in the last step. Yield
+    no watcher if the arm is captured, or if this execution repeats an earlier execution of the arm."""
     last = life.run.workload.steps - 1
     if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
@@ -191,7 +191,7 @@ def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watche
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher of the work of each rank, and a watcher of micro-batches, each only if the plan requests it."""
+    """Yield the watcher of this rank's steps and the watcher of micro-batches, each only if the plan requests it."""
     if life.planned.watch_ranks and (ranks := life.parts.ask(partial(RankWatch, life), "rank_steps")):
         yield Watcher(("rank_steps",), before=ranks.before_step, after=ranks.add, at_end=ranks.write)
     number = life.planned.micro_batches

@@ -1,10 +1,10 @@
 """Test an arm that compiles all kernels before its first step (probe `prewarm`): open the arm, fill the device's
 memory, and make steps.
 
-Another process measures how much memory the steps need. This process cannot measure it, because it must not make a step
-before the test. This process then reserves the measured memory in torch's cache, allocates all other memory from the
-driver, and makes the steps. If a step still creates something new, such as a library's handle or a module, there is no
-memory for it, and the step fails.
+Another process measures how much memory the steps need. This process must not make a step before the test, so it cannot
+measure the memory itself. This process then reserves the measured memory in torch's cache, allocates all other memory
+from the driver, and makes the steps. If a step still creates something new, such as a library's handle or a module,
+there is no memory for it, and the step fails.
 
 Both processes open the arm at the same time, while other processes may use the device. From the measurement to the last
 step, no other process may use the device, because free memory is measured for the whole device.
@@ -31,7 +31,7 @@ from harness.execution.recorder import Recorder
 from harness.system.protocol import HasCapture, HasKernels, NotAvailable, TrainingRun
 
 # Reserve 1/8 more memory than was measured. During the measurement the steps took their memory from the driver, but
-# here they take it from torch's cache. Torch may therefore divide it differently and need more.
+# here they take it from torch's cache. Torch may therefore divide the memory differently and need more.
 _SPARE_PARTS = 8
 
 

@@ -91,8 +91,9 @@ def _quantities(seen: Evaluated) -> dict[Quantity, Mapping[str, Tensor]]:
 
 
 def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: OptimizerState) -> list[StepReading]:
-    """Return the largest errors of the moments and parameters `after` one update. expected: the state of the reference
-    after the same update. magnitude: the scales by which errors are divided (see `magnitudes`)."""
+    """Return the largest errors of the moments and parameters in `after`, the candidate's state after one update.
+    expected: the state after the same update by the reference. magnitude: the scales by which errors are divided (see
+    `magnitudes`)."""
     readings = []
     for quantity in ("exp_avg", "exp_avg_sq", "parameters"):
         ours, exact, scale = (getattr(state, quantity) for state in (after, expected, magnitude))
@@ -103,9 +104,9 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
 
 
 def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
-    """Return a state and gradients with which the optimizer adds up the absolute values of all terms of an update. The
-    updated state is the scale of rounding errors. The parameters are made negative, because the update subtracts from
-    them."""
+    """Return a state and gradients with which an update by the optimizer adds up the absolute values of all its terms.
+    The updated state is the scale of rounding errors. Each parameter p is returned as -|p|. The update is subtracted
+    from it, so that both have the same sign and do not cancel."""
     state = OptimizerState(
         parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
         exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
@@ -212,8 +213,8 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
 
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
-    """Return the opened training of the arm. Raises `NotAvailable` if it lacks a capability that every arm needs, or
-    the capability `protocol`. own: the name of the capability `protocol` in messages."""
+    """Return the opened training of the arm. Raises `NotAvailable` if the training lacks a capability that every arm
+    needs, or the capability `protocol`. own: the name of the capability `protocol` in messages."""
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
         if not isinstance(life.training, each):
@@ -293,8 +294,8 @@ Points = dict[tuple[int, int], Point]  # key: the seed and the step
 
 
 def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
-    """Execute the candidate, the reference and the peer (another implementation). Raises `NotAvailable` if one of them
-    lacks a capability."""
+    """Execute the candidate, the reference and the peer (another implementation). Raises `NotAvailable` if one of these
+    arms lacks a capability."""
     settings = Settings(**run.settings)  # type: ignore[arg-type]
     with TemporaryDirectory(prefix="harness-checkpoint-") as folder:
         recorder.phase("write the checkpoint")
@@ -359,8 +360,8 @@ def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Re
 
 
 class _Shown:
-    """Reads the parameters, gradients and batch of an opened arm. Raises `NotAvailable` if the arm lacks the capability
-    to show one of them."""
+    """Reads the parameters, gradients and batch of an opened arm. Raises `NotAvailable` if the arm cannot show one of
+    these."""
 
     def __init__(self, training: TrainingRun, arm: str) -> None:
         if not (
@@ -382,12 +383,10 @@ class _Shown:
 
 
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
-    """Compare the gradients of one step. Return the norm of each gradient of the reference, and the norms by which the
-    candidate's and the peer's gradients differ from it. The result also contains losses, and digests of parameters and
-    batches.
-
-    points: name of an arm -> its point. A tensor is skipped unless every arm has a gradient of the same shape for it.
-    """
+    """Compare the gradients of one step. Return the norm of each gradient of the reference, and the norms of the
+    differences between this gradient and those of the candidate and the peer. The result also contains losses, and
+    digests of parameters and batches. points: name of an arm -> the arm's parameters, batch, loss and gradients in this
+    step. A gradient is compared only if candidate, peer and reference all have it, with the same shape."""
     candidate, peer, reference = (
         points[arm].gradients for arm in (settings.candidate, settings.peer, settings.reference)
     )

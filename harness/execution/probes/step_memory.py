@@ -23,7 +23,7 @@ SMALL_ALLOCATION = 2**20
 
 
 class StepMemory(Record):
-    """The memory, in bytes, that the steps of an opened arm need in addition to the memory that it has already.
+    """The memory, in bytes, that the steps of an opened arm need in addition to the memory that the arm has already.
 
     large_bytes, small_bytes: by how much torch's largest reservation exceeds the reservation before the steps, in its
     pools of large and of small allocations. segments: the sizes of the memory segments that the steps added to the pool
@@ -47,9 +47,9 @@ class MemoryProbe:
 
     The process starts at once, and opens the arm while the worker opens the same arm. During this time other processes
     may use the device. `measure` lets the process train and measure, and returns after the process has ended. At the
-    latest, the process ends when the `with` block of this context manager ends. Both methods raise `ProcessFailed` if
-    the process fails or takes longer than LIMIT_S seconds, and `NotAvailable` if the arm's system raises
-    `NotAvailable`.
+    latest, the process ends when the `with` block of this context manager ends. `wait_until_ready` and `measure` raise
+    `ProcessFailed` if the process fails or takes longer than LIMIT_S seconds, and `NotAvailable` if the arm's system
+    raises `NotAvailable`.
     """
 
     def __init__(self, run: Run, arm: str) -> None:
@@ -88,7 +88,7 @@ def main() -> NoReturn:
 
 
 def _measure(run: Run, line: Line) -> MemoryAnswer:
-    """Open the arm, wait for `GO`, train every shape twice, and return the memory that the training reserved."""
+    """Open the arm, wait for `GO`, make the arm's steps, and return the memory that these steps reserved."""
     (arm,) = run.arms
     with opened(run, arm) as training:
         line.send(MemoryAnswer().model_dump_json())
@@ -98,7 +98,7 @@ def _measure(run: Run, line: Line) -> MemoryAnswer:
 
 
 def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
-    """Train every shape of `arm` twice, and return the memory that the training reserved.
+    """Warm up `arm` and make two steps with every shape of batches. Return the memory that all these steps reserved.
 
     training: the opened run, which has made no step. No other process may use the device meanwhile, because memory
     outside of torch's pools is computed from the device's free memory.
@@ -107,7 +107,7 @@ def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
 
     grown = growth(lambda: train(training, of_shapes(run)))
     # A graph needs memory outside of torch's pools, so record this memory for a captured arm. An arm without graphs
-    # must take such memory before its first step, and not in a step. Therefore record 0 for it.
+    # must take such memory before its first step, so record 0.
     outside = max(0, grown.taken - grown.reserved) if run.arms[arm].arm.capture != "none" else 0
     return StepMemory(large_bytes=grown.large, small_bytes=grown.small, outside_bytes=outside, segments=grown.segments)
 

@@ -50,8 +50,8 @@ _OF_A_PROCESS, _OF_A_THREAD = 2, 6
 
 
 class Helpers:
-    """Measures the processor time of each arm's helpers: the threads and child processes that the arm started. Helpers
-    that existed before the first arm belong to no arm."""
+    """Measures the processor time of each arm's helpers: the Python threads and child processes that the arm started.
+    Helpers that existed before the first arm belong to no arm."""
 
     def __init__(self) -> None:
         self._arms: dict[int, str | None] = dict.fromkeys(clock for clock, _ in _clocks())
@@ -154,8 +154,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 class TimedProcess:
-    """One process of a timing. Its methods are the stages of the timing. stack: closes the opened arms when it is
-    closed."""
+    """One process of a timing. Its methods are the stages of the timing. stack: closes the opened arms at its end."""
 
     def __init__(self, run: Run, recorder: Recorder, stack: ExitStack) -> None:
         self.run, self.recorder, self._stack = run, recorder, stack

@@ -35,7 +35,7 @@ from harness.system.adapter_checks import require_loss
 from harness.system.protocol import HasInputs, TrainingRun
 from harness.system.replay import generators
 
-PROFILED_PROCESS = 0  # number of the only process of a claim whose steps are profiled
+PROFILED_PROCESS = 0  # number of a claim's only process in which steps are profiled
 
 TimedBlock = Callable[[str, int, int, int], Block]
 """Times a block. Arguments: name of the arm, number of the round, position of the block in the round, number of
@@ -43,8 +43,8 @@ steps."""
 
 
 def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block], bool]) -> list[Block]:
-    """Time the rounds that the run requires, and return their blocks. For each disturbed round, time one more round, at
-    most as many as the run requires.
+    """Time the rounds that the run requires, and return their blocks. For each disturbed round, time one more round.
+    The number of these additional rounds is at most the number of required rounds.
 
     timed_block: times one block. disturbed: returns True if other work disturbed the block.
     """
@@ -68,8 +68,7 @@ def arms_of(run: Run) -> tuple[str, str]:
 
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:
     """Join the evidence of the two processes of a timing of two commits. Each process plants an event to test its
-    detector. In the joined evidence, the event counts as seen only if both processes saw the event that they
-    planted."""
+    detector. In the joined evidence, the planted event counts as seen only if each process saw its own event."""
     planted = [each.profiler_sees_planted for each in seen if each.profiler_sees_planted is not None]
     counted = [each.counter_sees_planted for each in seen if each.counter_sees_planted is not None]
     candidate, baseline = arms_of(run)
@@ -93,7 +92,7 @@ RAISE_CLOCKS_S = 0.15
 
 
 class BlockTimes(NamedTuple):
-    """The seconds that one block took."""
+    """The seconds that one block took: on the host's clock (wall), and in this process's processor time (processor)."""
 
     wall: float
     processor: float

@@ -57,7 +57,7 @@ def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed
     ending = answer if isinstance(answer, Ending) else child.ended()
     cause: Cause = "exception"
     if not isinstance(answer, Answer) or (answer.failed is None and ending.code != 0):
-        what = "the process that had loaded" if part.first else "the process that was to save"
+        what = "the process that was to load a checkpoint" if part.first else "the process that was to save"
         answer, cause = Answer(failed=f"{what} {ending}", stack=stacks.read()), ending.cause
     if answer.failed is None:
         return None
@@ -80,7 +80,7 @@ def _last_phase(recorder: Recorder) -> str:
 
 
 def main() -> NoReturn:
-    """Read a part, load the checkpoint, train the part, save, answer, and end this process."""
+    """Read a part, load the checkpoint, train the part, save, send the parent process an `Answer`, and exit."""
     line = take_standard_input()
     importlib.import_module("harness.execution.arm")  # this imports torch before the job arrives
     part = TrainingPart.model_validate_json(line.receive(None) or "")
@@ -94,8 +94,7 @@ def main() -> NoReturn:
 
 
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
-    """Open the arm, load the checkpoint, make the part's steps, save, answer, and end this process. Errors of user code
-    are raised."""
+    """Open the arm, load, make the part's steps, save, answer, and end this process. Errors of user code are raised."""
     # import these modules here and not at the top, because they import torch
     from harness.execution.arm import ArmLife
     from harness.execution.probes.checkpoints import load_checkpoint, record_saved, save
@@ -109,7 +108,7 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
-            """Save one extra checkpoint in the middle of the part, which is never loaded. It reveals two faults of a
+            """Save one extra checkpoint in the middle of the part. It is never loaded, but it reveals two faults of a
             training system: the system keeps its first checkpoint instead of its last one, or a save changes the
             training."""
             if saves and part.first < earlier == steps:

@@ -49,7 +49,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 class _Execution:
-    """One execution of an arm. Between steps it saves, loads or evaluates the arm where the claim requires this."""
+    """One execution of an arm. Between steps it saves, loads or evaluates the arm where the settings require this."""
 
     def __init__(self, run: Run, arm: str, replica: int, recorder: Recorder, stack: ExitStack, until: float) -> None:
         self._run, self._arm, self._replica, self._recorder, self._stack = run, arm, replica, recorder, stack
@@ -119,7 +119,7 @@ class _Execution:
         )
 
     def _between(self, steps: int) -> None:
-        """Evaluate the arm, or save and load it, if the claim requires this after `steps` steps."""
+        """Evaluate the arm, or save and load it, if the run's settings require this after `steps` steps."""
         if self._every and steps and steps % self._every == 0:
             training: Any = self.training
             training.evaluate()

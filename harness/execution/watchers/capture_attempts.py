@@ -62,7 +62,7 @@ class CaptureAttempts:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._stop_watching()  # needed here too, because user code may have begun a capture without ending it
+        self._stop_watching()  # user code may have begun a capture without ending it
         self.training = self._handled = None
         _COUNTING.remove(self)
         self._replaced.close()

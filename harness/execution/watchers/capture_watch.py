@@ -53,7 +53,7 @@ class DrawWatch:
 
     @property
     def operators(self) -> set[str]:
-        """Return the names of the operators in the step that compute something."""
+        """Return the names of those operators of the step that compute something."""
         return self.watch.names
 
     @property
@@ -78,7 +78,7 @@ def state_digests(accessors: Mapping[str, generators.Accessors]) -> dict[str, st
     }
 
 
-NAMED = 20  # largest number of changes on the host that are listed by name
+NAMED = 20  # largest number of names in `host_changes` and similar lists of the evidence
 
 
 def capture_evidence(
@@ -126,7 +126,7 @@ def capture_evidence(
 
 
 def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
-    """Return what the system reports about its capture now. A system that reports nothing counts as not captured."""
+    """Return the system's present report about its capture. A system without a report counts as not captured."""
     if isinstance(training, HasCapture):
         return training.capture_record()
     return CaptureRecord(
@@ -151,15 +151,15 @@ def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
 # only its last replays are observed: this number for each capture.
 WATCHED_STEPS = 3
 
-# index of the first step -> number of steps, and True if all these steps must be replays
+# index of the first step of a profile -> number of profiled steps, and True if all these steps must be replays
 Windows = dict[int, tuple[int, bool]]
 
 
 class Watcher(NamedTuple):
     """Functions that are called with the index of a step before, around and after each step, and at the end.
 
-    parts: the parts of the evidence that fail if the watcher raises an error. The watcher is then not called again. If
-    `parts` is empty, such an error fails the arm.
+    parts: the parts of the evidence that are marked as failed if the watcher raises an error. The watcher is then not
+    called again. If `parts` is empty, such an error fails the arm.
     """
 
     parts: tuple[Part, ...] = ()
@@ -173,7 +173,7 @@ class CaptureWatch:
     """A context manager that observes the steps of one execution of an arm. If torch's profiler still records steps at
     the end of the `with` block, for example after an error, the profiler is stopped.
 
-    captured: a function that returns what the system reports about its capture now. watches: False to observe nothing.
+    captured: a function that returns the system's present report about its capture. watches: False to observe nothing.
     The attribute `every_step` is the `SeriesWatch` that observes the host's work in each step. It is None if nothing
     needs these observations, or if creating the `SeriesWatch` failed.
     """
@@ -230,7 +230,7 @@ class CaptureWatch:
         observed).
 
         record: what the system reported about its capture. If the system replays CUDA graphs, the few steps are the
-        profiled steps. If it replays a traced step, they are the last steps.
+        profiled steps. If the system replays a traced step, the few steps are the last steps.
         """
         if self.every_step is None:
             return self._profiled, None
@@ -255,7 +255,7 @@ class CaptureWatch:
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
     """Return which steps of a captured arm are profiled on CUDA: the first steps after the warm-up, and the last steps.
 
-    The first steps show a capture that records a step but does not execute it, so that an update of the parameters is
+    The first steps reveal a capture that records a step without executing it, so that an update of the parameters is
     missing.
     """
     steps = steps[planned.arm.warm_steps :]

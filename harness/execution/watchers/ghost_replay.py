@@ -7,14 +7,14 @@ parameters and the optimizer's state are set back to their values at the arm's e
 1. only the replays of the last step, on the batch that the step left in its buffers;
 2. a step on another batch with the same replays (called `other`), and then only its replays;
 3. `other` again, and then the last step without its replays. If the capture contains the whole step, the parameters do
-not change, and the loss is that of `other`, because the replays of `other` left it in their buffers.
+not change, and the loss is that of `other`, because the replays of `other` left their loss in the graph's buffers.
 
-A second test follows if execution 3 gives other outputs, for example because the optimizer is outside of the graph. It
-also follows if the parameters after the replays of execution 1 equal those after the replays of execution 2. The second
-test executes `other` twice with its replays and once without them. Each time the parameters and the optimizer's state
-are as at the arm's end, but buffers and gradients are those that a step on another batch left. If an output is equal
+A second test follows if execution 3 changes a parameter or gives another loss, for example because the optimizer is
+outside of the graph. It also follows if the replays of executions 1 and 2 give equal parameters. The second test
+executes `other` twice with its replays and once without them. Each time the parameters and the optimizer's state are as
+at the arm's end, but buffers and gradients are those that the last step left on its own batch. If an output is equal
 all three times, the replays do not compute it. If an output differs between the two times with replays, the replays
-count as computing it if its value without replays is the value for that other batch.
+count as computing it if its value without replays is one that belongs to the last step.
 
 If all steps have the same batch, the buffers and gradients are those of a later state. An equal loss then still shows
 that no replay computes the loss. Equal parameters show nothing, because they may be equal after rounding.
@@ -80,8 +80,7 @@ def ghost_replay(
 
 
 class SilentError(BaseException):
-    """A step of the test takes too long. This class is not an `Exception`, because the step's code could catch an
-    `Exception`."""
+    """A step of the test takes too long. This is no subclass of `Exception`, which the step's code could catch."""
 
 
 @contextmanager
@@ -148,10 +147,10 @@ class _Look:
 
     def _compare(self, index: int, last: int) -> None:
         """Make step `index` twice with replays and once without, each time from the same state. Record which outputs
-        are equal.
+        are equal all three times.
 
-        In this state, gradients and buffers are those of step `last`. If the replays compute the step's gradients and
-        buffers, the step without replays reads those of step `last`.
+        In this state, gradients and buffers are those of step `last`. Without its replays, step `index` therefore reads
+        gradients and buffers of step `last`, unless code outside of the replays computes new ones.
         """
         self._step(index)
         batch, left = self._batch(), self._step(last)
@@ -174,7 +173,9 @@ class _Look:
                 repeated = {name for name in first if first[name] == again[name]}
                 known = {name for name in repeated if first[name] not in [each.get(name) for each in stale]}
                 if not known and LOSS_OUTPUT not in first:
-                    raise LookupError("an extra step after the training returns no loss and changes no parameter")
+                    raise LookupError(
+                        "one more step, run after the training, returned no loss and changed no parameter"
+                    )
                 outside = sorted(name for name in known if without.get(name) == first[name])
                 # If step `last` has the same batch as step `index`, equal parameters prove nothing, because slightly
                 # different gradients may give the same parameters after rounding.

@@ -7,8 +7,8 @@ process, and gets the baseline's gradients through a folder (`Exchange`). The fi
 only tensors are loaded from them.
 
 Digests of micro-batches show whether the micro-batches of a step differ. The first dimension of the step's inputs
-contains the micro-batches, in the order of their use. How often the optimizer updated the parameters is in the record
-of an arm's end.
+contains the micro-batches, in the order of their use. The record of an arm's end contains how often the optimizer
+updated the parameters.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class Exchange:
             torch.save({name: tensor.detach() for name, tensor in tensors.items()}, self._path(self._folder, arm, what))
 
     def take(self, arm: str, what: str, device: torch.device | str = "cpu") -> dict[str, Tensor] | None:
-        """Return the tensors that `leave` wrote for an arm under the name `what`, on `device`; None if there are
-        none."""
+        """Return, on `device`, the tensors that `leave` wrote for an arm under the name `what`, or None."""
         if self._folder is None or not (path := self._path(self._folder, arm, what)).exists():
             return None
         found: dict[str, Tensor] = torch.load(path, map_location=device, weights_only=True)
@@ -93,9 +92,8 @@ class GradientReader:
     def steps(self) -> list[int]:
         """Return the steps whose gradients are read in this execution.
 
-        If claims need the gradients of certain arms only, no step of the other arms is read, and no step of a
-        baseline's repetitions. If the plan requires sketches (sums over gradients), the gradients of all executions are
-        read.
+        If claims need only the gradients of certain arms, gradients of other arms and of a baseline's repetitions are
+        not read. If the plan requires sketches (sums over gradients), the gradients of all executions are read.
         """
         arms, life = self._run.gradient_arms, self._life
         first = life.replica == 0 or life.arm not in self._run.baseline_of.values()
@@ -174,7 +172,7 @@ class MicroBatchWatch:
         """Prepare the digests. parts: how many micro-batches a step should have."""
         self._life, self._training = life, life.training
         self._parts, self._steps = parts, life.run.workload.steps
-        self._rows: Tensor | None = None  # int64 [steps, parts]: the digests
+        self._rows: Tensor | None = None  # the digests: int64 [steps, micro-batches of a step]
         self._first = self._filled = 0
 
     def add(self, index: int) -> None:

@@ -63,8 +63,8 @@ class SeriesWatch:
 
     captures: a function that returns the number of captures so far. A step in which a capture was made is left out,
     because it may wait for the device and does more than a replay. The first `unwatched` steps are not observed either,
-    because their captures need other dispatch modes. attempts: a quick function that returns how often torch has begun
-    a capture. replaying: a function that returns True while a replay runs.
+    because the captures in these steps need other dispatch modes. attempts: a quick function that returns how often
+    torch has begun a capture. replaying: a function that returns True while a replay runs.
     """
 
     device: str
@@ -125,7 +125,8 @@ class SeriesWatch:
         self._steps[index] = seen
 
     def operations(self) -> StepWatch | None:
-        """Return the smallest and the largest number of operations in a step, or None if operations are not counted."""
+        """Return how many operations torch's dispatcher called in a step: the smallest and the largest number. Return
+        None if operations are not counted."""
         if self._mode is None:
             return None
         counts = {index: seen.operations for index, seen in self._steps.items() if seen.operations is not None}
@@ -142,7 +143,7 @@ class SeriesWatch:
         )
 
     def last(self, steps: int) -> Watched:
-        """Return how many operations ran within replays. The number is the sum over the last `steps` observed steps."""
+        """Return how many operations ran within replays, as the sum over the last `steps` observed steps."""
         counts = [seen.replayed for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
@@ -218,7 +219,7 @@ class Looks:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._training = None  # without this reference, the memory of the training can be freed
+        self._training = None  # drop this reference, so that the memory of the training can be freed
         self._stack.close()
 
     def training(self, steps: int) -> TrainingRun:
@@ -361,7 +362,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
                 body()
             sides = {placement.side_of(parameter) for parameter in training.parameters().values()}
     except Exception as error:
-        # Observing the step may make it fail. No verdict depends on the prediction, so only report why it is missing.
+        # Observing the step may make it fail. No verdict depends on the predicted host syncs.
         return _unforeseen(message_of(error))
     if "device" not in sides:
         return _unforeseen("no line puts its parameters on a device", placement.uncapturable)
@@ -375,7 +376,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
 
 
 def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
-    """Execute the step twice, and undo its changes of state. State that its first call creates is kept."""
+    """Execute the step twice, and undo its changes of state. Keep state that the first execution creates."""
     roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
     with StateGuard(training.state_tensors, roots) as guard:
         with guard.first_execution():

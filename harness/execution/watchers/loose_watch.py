@@ -56,18 +56,18 @@ class LooseWatch:
         self._chosen: FollowedSteps | None = None
         self._follows = False
         self._early: frozenset[str] = frozenset()
-        # names in `_early` of tensors that are also in another category of the state
+        # names of the tensors in `_early` that are also in another category of the state, such as the optimizer's
         self._twice: frozenset[str] = frozenset()
-        self._registered: set[Memory] = set()  # memory of tensors that have a name in another category of the state
-        self._left_out = -1  # the last step that was not followed; -1: every step was followed
+        self._registered: set[Memory] = set()  # memory of parameters, buffers and optimizer state
+        self._left_out = -1  # number of the last step that was not followed; -1: every step was followed
         # A census is a search for all loose tensors. `_earlier` has the number of steps before the previous census, and
         # the result of that census.
         self._earlier: tuple[int, dict[str, _Seen]] = 0, {}
         # memory that changed since the previous census although every step since then was followed and no operator
         # wrote to this memory
         self._changed: set[Memory] = set()
-        self._versions: dict[Memory, int] = {}  # torch's version counter of each memory, when it was last read
-        # memory to which steps wrote that were not followed (steps whose operators the ledger did not record)
+        self._versions: dict[Memory, int] = {}  # memory -> torch's version counter in the last call of `_note`
+        # memory that was written to in a step that was not followed (a step whose operators the ledger did not record)
         self._rewritten: set[Memory] = set()
         self._before: dict[str, _Seen] = {}  # the result of the census before the last step
         self._after: dict[str, _Seen] | None = None
@@ -104,7 +104,7 @@ class LooseWatch:
         self._ask(self._ledger.evaluated)
 
     def stepped(self, loss: object, *, left: int) -> None:
-        """Process the end of a step that returned `loss`. left: how many steps come after this step."""
+        """Note that a step returned `loss`, and search for loose tensors if due. left: how many steps come after it."""
         if self._follows:
             self._ask(lambda: self._ledger.ended(loss))
         else:
@@ -113,16 +113,16 @@ class LooseWatch:
         if not left:
             self._after = self._ask(self._census)
         elif self._ledger.step in (1, FIRST):
-            # After the first step, and after step FIRST, the optimizers have created their state, and every step so far
-            # was followed.
+            # Search after the first step and after step FIRST: the optimizers have created their state, and every step
+            # so far was followed.
             self._ask(self._census)
 
     def loose(self, state: StateByCategory) -> Loose:
         """Return the roles of the loose tensors in `state`, the state at the end. A loose tensor that existed at the
         start needs no role, because the arms' tensors of this name are compared.
 
-        If a module or optimizer has taken over such a tensor since then, it still gets a role. An optimizer may, for
-        example, take over the tensors of a checkpoint that its trainer keeps.
+        If a module or optimizer has taken over such a tensor since then, the tensor still gets a role. An optimizer
+        may, for example, take over the tensors of a checkpoint that its trainer keeps.
         """
         compared = self._early - (_named_twice(state) - self._twice)
         late = {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in compared}
@@ -150,8 +150,8 @@ class LooseWatch:
         return {name: "state" if role in ("log", "mixed") and name in decides else role for name, role in roles.items()}
 
     def _marks(self, name: str, now: _Seen) -> int:
-        """Return the marks of the tensor `name`: bits that the ledger gave to its memory, now or before the last step,
-        because a later step read the memory."""
+        """Return the marks of the tensor `name`. A mark is a bit that the ledger gives to memory when a later step
+        reads it. The marks of the tensor's present memory and of its memory before the last step are combined."""
         before = self._before.get(name)
         prior = None if before is None else before.memory
         return sum({each: each.marks for each in (now.memory, prior) if each is not None}.values())
@@ -159,8 +159,8 @@ class LooseWatch:
     def _role(self, name: str, now: _Seen, read: int) -> Role:
         memory, before = now.memory, self._before.get(name)
         prior = None if before is None else before.memory
-        # Without an entry in the ledger, no operator of a followed step used the tensor: it is a numpy array, or was
-        # made between steps.
+        # If the ledger does not know the tensor's memory, no operator of a followed step used the tensor: the tensor is
+        # a numpy array, or was created between steps.
         if memory is None:
             stayed = before is not None and prior is None and before.place == now.place
             return "state" if stayed and before is not None and before.digest != now.digest else "left"
@@ -185,15 +185,17 @@ class LooseWatch:
         return _role_by_making(memory)
 
     def _is_explained(self, memory: Memory, like: _Like) -> bool:
-        """Return True if it is known from what this memory, which no step has read, was computed: a followed step has
-        shown this for the memory itself, or for a tensor with a similar name and the same type and shape."""
+        """Return True if it is known which tensors the values in `memory` were computed from. No step reads `memory`. A
+        followed step has shown these tensors for `memory` itself, or for a tensor of equal type and shape whose name
+        differs only in numbers."""
         if memory.written is not None:
             return True
         return memory not in self._rewritten and (not memory.is_unseen or like in self._made)
 
     def _unexplained(self) -> bool:
-        """Examine tensors that were created or written by steps that were not followed. Return True if, for at least
-        one of these tensors, it is unknown from what it was computed."""
+        """Examine tensors that were created or written by steps that were not followed. Return True if the sources of
+        at least one of them (the tensors from which it was computed) are unknown. Skip tensors that are compared in any
+        case."""
         late = self._late()
         # leave out arrays of other libraries, which torch's operators do not compute
         own = [tensor for tensor in late.values() if is_of_torch(tensor)]
@@ -209,8 +211,8 @@ class LooseWatch:
         )
 
     def _note(self, late: dict[str, Tensor]) -> None:
-        """Record from what the tensors in `late` were computed, and which of them were written to since the last
-        call."""
+        """Record the role (`_role_by_making`) of each tensor in `late` whose computation a followed step shows. Also
+        record which tensors in `late` changed since the last call although no followed step wrote to them."""
         versions = {}
         for name, tensor in late.items():
             memory = self._ledger.memory_of(tensor)
@@ -288,25 +290,25 @@ _DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 class FollowedSteps:
     """Chooses the steps of an execution to follow. During these steps the harness records, for each operator, which
-    tensors it reads and writes. The choice depends only on the number of steps."""
+    tensors it reads and writes. The planned steps depend only on the number of steps; `wait` adds steps."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
         between = range(FIRST, steps - LAST)
         self._drawn = frozenset(random.Random(steps).sample(between, min(_DRAWN, len(between))))
-        # how many additional steps may be followed because it is unknown from what a tensor was computed
+        # how many additional steps may be followed to find out from which tensors a new tensor is computed
         self._left = min(steps // 2, _MOST_WAITED)
         self._waits = False
 
     def looks_before(self, index: int) -> bool:
-        """Return True if the harness must search for new tensors before step `index`. It searches at regular intervals,
-        and before each planned followed step whose previous step is not followed."""
+        """Return True if the harness must search for new tensors before step `index`. The harness searches at regular
+        intervals, before each randomly drawn step, and before the first of the LAST steps at the end."""
         begins = index in self._drawn or index == self._steps - LAST
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 
     def wait(self, *, unexplained: bool) -> None:
-        """Process the result of a search for new tensors. unexplained: True if it is unknown from what a tensor was
-        computed. In this case additional steps are followed, up to a limit."""
+        """Follow the next steps, up to a limited number, if `unexplained` is True. unexplained: True if the last search
+        found a tensor whose inputs are unknown."""
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:

@@ -59,7 +59,7 @@ class Operation(NamedTuple):
 
 
 class ClipWatch(Observer):
-    """Finds out whether a step bounds (clips) its gradients, and whether this changed a gradient. Enter this context
+    """Finds out whether steps bound (clip) their gradients, and whether a bound changed a gradient. Enter this context
     manager once for each step. The results are about all these steps together."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
@@ -124,16 +124,16 @@ class ClipWatch(Observer):
         return returned
 
     def begins(self, operation: Operation) -> None:
-        """Process an operator call before it runs. The call comes after the backward pass, and reads gradients or
-        values computed from gradients."""
+        """Note that an operator call begins, after the backward pass, that reads gradients or values computed from
+        gradients. This class does nothing here, but a subclass may."""
 
     def ended(self, made: Sequence[Tensor]) -> None:
-        """Process the same operator call after it has run. made: the tensors that the call returned or wrote to, except
-        parameters."""
+        """Note that the operator call which was passed to `begins` has run. made: the tensors that the call returned or
+        wrote to, except parameters. This class does nothing here, but a subclass may."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
-        """Store pairs of norms, before and after an operator that bounds: of gradients that it changed in place, and of
-        gradients that one of its results may replace."""
+        """Store pairs of gradient norms: before and after an operator that keeps values within a bound. The gradients
+        are those that the operator changed in place, and those that one of its results may replace."""
         changed = self._memory_of(in_place)
         others = [each for each in made if memory_of(each) not in changed]
         for gradient, norm in zip(gradients, before, strict=True):
@@ -165,7 +165,7 @@ class ClipWatch(Observer):
 
 class _Storages:
     """A set of tensors' storages, each identified by a number. The set holds weak references, which keep no memory
-    allocated but ensure that no number is used again."""
+    allocated but ensure that no other storage gets the same number."""
 
     def __init__(self) -> None:
         self._known: dict[int, StorageWeakRef] = {}
@@ -180,8 +180,7 @@ class _Storages:
 
 
 def memory_of(tensor: Tensor) -> int | None:
-    """Return the number that identifies a tensor's storage. Return None for a tensor without storage, such as a sparse
-    tensor."""
+    """Return the number that identifies a tensor's storage; None without a storage, as for a sparse tensor."""
     try:
         number: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -235,7 +234,7 @@ class MadeGradients(ClipWatch):
         self.written: set[str] = set()  # names of the gradients that an optimizer wrote to
         # name of a gradient -> its norm after the last operator that helped to compute it
         self._made_norms: dict[str, Tensor] = {}
-        # two norms of the same gradient; they differ only if code that cannot be observed changed the gradient
+        # pairs of norms of one gradient at two times; the two differ only if code that cannot be observed changed it
         self._same: list[tuple[Tensor, Tensor]] = []
         # storage of a tensor that may replace a gradient -> the gradient's name, and a copy of the gradient before it
         # is replaced
@@ -357,8 +356,8 @@ class MadeGradients(ClipWatch):
         return self._from_gradients.hold_any(each for each in operation.read if memory_of(each) not in gradients)
 
     def _is_an_optimizers(self) -> bool:
-        """Return True if an optimizer's `step` is running. Return False if a backward pass has run in this `step`,
-        because the closure that ran it may also clip gradients."""
+        """Return True if an optimizer's `step` is running. Return False if a backward pass has run in this `step`: the
+        closure that ran this pass may also clip gradients."""
         return any(all(step is not each for each in self._closures) for step in _optimizers_steps())
 
     @contextmanager

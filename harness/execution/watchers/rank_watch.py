@@ -35,8 +35,8 @@ class RankWatch:
         self._life, self._training = life, life.training
         self._rows_of_rank = life.run.workload.batch_size // life.planned.arm.shares
         self._parameters = [self._digest()]
-        self._rows: list[Tensor] = []  # for each step: an int64 tensor of shape [rows]
-        self._begun: list[tuple[int, int]] = []  # for each step: the number of collectives before and after it
+        self._rows: list[Tensor] = []  # for each step: digests of the batch's rows, int64 [rows]
+        self._begun: list[tuple[int, int]] = []  # for each step: how many collectives had begun before it and after it
         self._before = 0
         self._generators = _of_this_rank(self._training)
         self._drawn = [state_digests(self._generators)]
@@ -47,7 +47,7 @@ class RankWatch:
         self._before = collectives_begun()
 
     def add(self, _index: int) -> None:
-        """Record the digests and collectives of the last step."""
+        """Store the digests, and the number of collectives, after the step that was made last."""
         self._begun.append((self._before, collectives_begun()))
         self._parameters.append(self._digest())
         self._drawn.append(state_digests(self._generators))

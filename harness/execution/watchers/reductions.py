@@ -24,13 +24,13 @@ from harness.evidence.arm_records import GroupNorm, Sketch, TensorReduction
 from harness.system.sharded_tensors import is_distributed, whole
 
 _CHUNK = 1 << 24  # number of 8-byte words that are digested at a time; their positions take 128 MiB
-# Positions are cached for tensors of up to this number of words, because the digests of batches are computed at every
-# step.
+# For tensors of up to this number of 8-byte words, the results of `_positions` are cached, because digests of batches
+# are computed at every step.
 _KEEP = 1 << 16
 # Limits, in bytes, of tensors that are digested together: for each tensor, and for all of them in total.
 _SMALL, _TOGETHER = 1 << 16, 1 << 24
 _MASK = (1 << 64) - 1
-_SKETCHED = 1 << 20  # number of elements that are added up at a time for a sketch; their signs take 32 MiB
+_SKETCHED = 1 << 20  # number of elements that a sketch (signed sums) adds up at a time; their signs take 32 MiB
 _SIGNS = 4  # number of sequences of signs; `Sketch` has one sum for each
 # 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB, written as signed 64-bit numbers.
 _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -55,7 +55,7 @@ def _row(tensor: Tensor) -> Tensor:
 
 
 def _digest_of_each_row(tensor: Tensor) -> Tensor:
-    """Return an int64 tensor [N] with the digest of each row of a dense contiguous `tensor` [N, ...]."""
+    """Return an int64 tensor [N] with the digest of each of the N rows of a dense contiguous `tensor` [N, ...]."""
     raw = tensor.view(tensor.shape[0], tensor[0].numel()).view(torch.uint8)
     if raw.storage_offset() % 8:
         raw = raw.clone()  # copy the bytes, because only aligned memory can be read as 8-byte words
@@ -139,16 +139,15 @@ def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
-    """Combine digests (for each name an int64 tensor [N]) in the order of the names. Return an int64 tensor [N] on the
-    device of the first name's digests."""
+    """Return an int64 tensor [N] whose n-th digest combines the n-th digests of all names, in the order of the names.
+    Each name has an int64 tensor [N] of digests. The result is on the device of the first name's digests."""
     in_order = [digests_by_name[name] for name in sorted(digests_by_name)]
     table = stacked(in_order, dim=1)
     return _mixed(table + _positions(table.shape[1], 0, table.device)).sum(dim=1)
 
 
 def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Stack tensors as `torch.stack` does. The tensors may be on several devices. The result is on the first tensor's
-    device."""
+    """Stack tensors that may be on several devices, with `torch.stack`. The result is on the first tensor's device."""
     return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
 
@@ -217,12 +216,12 @@ def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return the names of tensors that contain NaN or infinity. This needs one transfer for each device."""
+    """Return the names of tensors that contain NaN or infinity. This needs one transfer to the host for each device."""
     return _holding(tensors, _bad)
 
 
 def holding_nan(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return the names of tensors that contain NaN. This needs one transfer for each device."""
+    """Return the names of tensors that contain NaN. This needs one transfer to the host for each device."""
     return _holding(tensors, _nan)
 
 
@@ -272,8 +271,8 @@ def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
     tensors on one device are copied to the host in one transfer.
 
     The signs of an element are bits of splitmix64 for its position, with the tensor's name as the seed, so they are
-    equal on every device. If the signed sums of two tensors differ by d, the average of d^2 is the squared L2 norm of
-    the tensors' difference.
+    equal on every device. If a signed sum differs by d between two tensors, the mean of d^2 over all possible signs is
+    the squared L2 norm of the tensors' difference.
     """
     rows: dict[torch.device, list[tuple[str, float, Tensor]]] = {}
     for name, tensor in made_of(tensors).items():
@@ -310,7 +309,7 @@ def reduce_gradients(
     baseline's gradient.
 
     The result is in the order of `gradients`. Each gradient is compared with the baseline's gradient of the same name.
-    If this has another shape, or does not exist, the difference is None. No judge treats None as 0.
+    If the baseline's gradient has another shape, or does not exist, the difference is None. No judge treats None as 0.
     """
     drawn = sketches(gradients) if sketched else {}
     others = {name: _counterpart(name, tensor, baseline) for name, tensor in gradients.items()}
@@ -372,8 +371,8 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the largest absolute value of each tensor, in one transfer: NaN if an element is NaN, 0 for an empty
-    tensor."""
+    """Return the largest absolute value of each tensor: NaN if an element is NaN, 0 for an empty tensor. All values are
+    copied to the host in one transfer."""
     if not tensors:
         return {}
     values = [

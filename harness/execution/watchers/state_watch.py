@@ -39,8 +39,8 @@ OPTIMIZER = "optimizer"
 STEP = "step"  # name of an optimizer's count of updates, which is judged separately
 # Name of BatchNorm's count of batches. It is judged separately, because a recomputed forward pass may change it.
 COUNT = "num_batches_tracked"
-SAMPLED = 65_536  # largest number of elements of a tensor from which its movement is measured
-MOVES = "moves"  # the name under which an arm stores how its tensors moved, for arms of another commit
+SAMPLED = 65_536  # of a larger tensor, 65,536 to 131,071 evenly spaced elements are read to measure its movement
+MOVES = "moves"  # the name under which an arm stores the movements of its tensors, for arms of another commit
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
@@ -82,8 +82,8 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
-    """Return, for each name, the movement `end` - `start` of the tensor and the L2 norm of its end. The movement is a
-    float32 tensor in the host's memory."""
+    """Return, for each name, the movement `end` - `start` of the tensor and the L2 norm of the tensor at the end. The
+    movement is a float32 tensor in the host's memory."""
     found = {}
     for name, tensor in end.items():
         ours = real(tensor).detach().double()
@@ -95,8 +95,8 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
 
 
 def _from(before: Tensor, now: Tensor) -> Tensor:
-    """Return the change `now` - `before` of each element. An infinite value in `before` counts as 0, because, for
-    example, a running minimum starts at infinity.
+    """Return the change `now` - `before` of each element. A value in `before` that is not finite, and that has changed,
+    counts as 0, because, for example, a running minimum starts at infinity.
 
     The change of an element that is NaN in `before` and in `now` is 0. An example is an entry of a log that was not
     written yet.
@@ -111,7 +111,8 @@ def _less(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def sampled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return up to `SAMPLED` evenly spaced elements of each floating-point tensor, as copies in the host's memory."""
+    """Return copies, in the host's memory, of evenly spaced elements of each floating-point tensor: at least `SAMPLED`
+    and fewer than 2 * `SAMPLED` elements, or all elements of a smaller tensor."""
     plain = {name: real(tensor).detach() for name, tensor in made_of(tensors).items() if not tensor.is_meta}
     return {
         name: each.reshape(-1)[:: max(1, each.numel() // SAMPLED)].to("cpu", torch.float64, copy=True)
@@ -133,7 +134,7 @@ def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> floa
 
 @dataclass
 class Moves:
-    """How each arm's first execution in one run moved its tensors (end minus start), if a claim compares this."""
+    """The tensors' movements (end minus start) in each arm's first execution in one run, if a claim compares them."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
@@ -174,14 +175,14 @@ class Moves:
         self._kept.setdefault(arm, {name: movement for name, (movement, _) in made.items()})
 
     def forget(self, arm: str) -> None:
-        """Forget an arm that failed, so that no other arm is compared with it."""
+        """Forget the movements of an arm that failed, so that no other arm is compared with it."""
         self._kept.pop(arm, None)
 
 
 _COUNTERS = ("step", "step_count")  # names of the update counters in torch's optimizers and in the reference trainer
 BUFFER = "buffer "  # prefix of the names of buffers among the tensors at the end of an execution
 # A difference in a buffer, for example in a mean near 0, counts as rounding if it is at most this number times the
-# largest element of the buffer.
+# largest absolute value in all buffers of the arm that was executed earlier.
 ROUNDING = 1e-6
 
 
@@ -207,8 +208,8 @@ class StateWatch:
         moves: True to copy the state at the start into the host's memory, and to compute `moved` at the end. sketched:
         True to compute sketches (a few sums of elements) of the parameters at the start and of the whole state at the
         end. follows: True to record the operators of some steps, to decide which of the loose tensors that the steps
-        create are state. lent: True to record only digests of these loose tensors, because the judge uses what another
-        arm's records show about them.
+        create are state. lent: True to record only digests of these loose tensors, because the judge uses the roles
+        that another arm's records show.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
@@ -295,7 +296,7 @@ class StateWatch:
 
 def watched_state(training: TrainingRun) -> StateByCategory:
     """Return the training's current state, by category and name: parameters, buffers, optimizer, generators and loose
-    tensors. The state contains what the opened arm names itself, and what the harness finds in the arm."""
+    tensors. The state contains what the opened arm itself names, and what the harness finds in the arm."""
     parameters = named_parameters(training)
     state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
     for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
@@ -317,7 +318,7 @@ def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
 
 def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
     """Return the state of the modules, optimizers and generators that the harness finds in an opened arm. Return
-    nothing for trainings of the harness itself, because they name all their state."""
+    nothing for a training whose class belongs to the harness, because such a training itself names all its state."""
     while isinstance(training, FaultyRun):
         training = training._inner
     if type(training).__module__.partition(".")[0] == "harness":
@@ -328,7 +329,8 @@ def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[s
 
 
 def numbers(state: StateByCategory) -> dict[str, float]:
-    """Return the values of all state tensors that are single finite numbers, such as step counts or a loss scale."""
+    """Return the values of all state tensors that are single finite numbers, such as step counts or a loss scale.
+    Parameters and generators are left out."""
     found = {
         f"{category} {name}": number_of(tensor)
         for category, tensors in state.items()
@@ -393,8 +395,8 @@ class Ends:
     _replicas: dict[str, int] = field(default_factory=dict)
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
-        """Compare the tensors `ended` with the kept end of each other arm. Return the differences, one record for each
-        arm. Only one kept tensor at a time is copied to the device.
+        """Compare the tensors `ended` with the kept end of each arm. Return the differences, one record for each arm.
+        Only one kept tensor at a time is copied to the device.
 
         Every rank must take part in gathering sharded tensors, even a rank without a kept end. Otherwise the other
         ranks would wait for it.
@@ -412,7 +414,7 @@ class Ends:
         return self._kept.get(arm, {})
 
     def forget(self, arm: str) -> None:
-        """Forget an arm that failed, so that no other arm is compared with it."""
+        """Forget the end of an arm that failed, so that no other arm is compared with it."""
         self._kept.pop(arm, None)
         self._replicas.pop(arm, None)
         self.moves.forget(arm)
@@ -452,7 +454,8 @@ def _worst(sizes: Mapping[str, float]) -> str | None:
 
 
 def _relative(apart: float, largest: float, rounding: float) -> float:
-    """Return `apart` / `largest`. Return 0 if `apart` is at most `rounding`, else infinity if `largest` is 0."""
+    """Return a buffer's largest difference `apart`, divided by the buffer's largest absolute value `largest`. Return 0
+    if `apart` is at most `rounding`, else infinity if `largest` is 0."""
     if apart <= rounding:
         return 0.0
     return apart / largest if largest else math.inf

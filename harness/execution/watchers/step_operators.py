@@ -65,8 +65,8 @@ class _Found(NamedTuple):
 
 
 class StepOperators(Observer):
-    """Records every operator in its `with` block. Operators that only prepare a capture are left out, because their
-    effects are undone.
+    """Records every operator in its `with` block. Operators of executions that only prepare a capture are left out,
+    because these executions are undone.
 
     is_cut: True if the time limit was reached before the end. unseen: the number of kernels that a capture recorded
     outside of recorded operators, plus the number of replays of graphs whose operators were not recorded.
@@ -82,8 +82,8 @@ class StepOperators(Observer):
         captures: True to record a capture instead of a step.
         """
         super().__init__()
-        # Operators before the call of `begin` count as between two steps. During a capture, all operators belong to the
-        # captured step.
+        # Operators that run before `begin` is called count as work between two steps. During a capture, all operators
+        # belong to the captured step.
         self.between = not captures
         self.is_cut, self.unseen = False, 0
         self._finder, self._with_values, self._until, self._captures = finder, with_values, until, captures
@@ -183,8 +183,8 @@ class StepOperators(Observer):
 
     @contextmanager
     def _one_operator(self) -> Iterator[None]:
-        """Mark an operator as running for the duration of the `with` block. If no other operator called it, first count
-        the nodes that the capture got since the previous operator."""
+        """Mark an operator as running for the duration of the `with` block. If no other operator called this operator,
+        first count the nodes that were added to the capture since the previous operator."""
         is_outer, self._is_inside = not self._is_inside, True
         if is_outer:
             self._count_unseen()

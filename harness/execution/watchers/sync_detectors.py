@@ -1,8 +1,8 @@
 """Detect host syncs. Each detector executes a function, and returns where and how often the host waited for the device.
 
 The dispatch mode and the fake pass (an execution on tensors without data) find operators that need a value on the host.
-The profiler and the sync-debug mode find the waits of the host. The first pair and the second pair are independent, so
-a detector of one pair can check a detector of the other pair.
+The profiler and the sync-debug mode find the waits of the host. The first two are independent of the last two, so a
+detector of one pair can check a detector of the other pair.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class DispatchWatch(Observer):
     """Counts the ATen operations that reach torch's dispatcher, and finds the operations that make the host wait.
 
     replayed: number of operations while `replaying()` was true. after: number of operations after the step had
-    returned. If the `with` block is entered again, the counts continue. `restart` sets them to 0.
+    returned. If the `with` block is entered again, the counts continue. `restart` sets them to 0. stand_in: True in a
+    fake pass (on tensors without data), to replace each value that the host needs.
     """
 
     def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
@@ -236,8 +237,8 @@ def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
 
 
 def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
-    """Return how many calls named in `waits` began within ranges named `window`, in the raw events of a profile. As in
-    `syncs_of_profile`, copies to pageable memory count too, and work of the harness does not count."""
+    """Return how many calls named in `waits` began within ranges named `window`, in the raw events of a profile. Copies
+    to pageable memory count too. Work of the harness does not count. Both rules also hold in `syncs_of_profile`."""
     within, outside = (
         [
             (event.start_ns(), event.start_ns() + event.duration_ns())

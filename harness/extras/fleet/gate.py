@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 SLURM, LOCAL = "slurm", "local"
 JOBS = ".jobs"  # name of a folder for the files of submitit, inside the folder with the shards' run directories
-LONGEST_MIN = 60 * 24 * 28  # in minutes; submitit requires a limit, but a local job ends when the harness in it ends
-# limit of one Slurm job in minutes; at the limit, the job is queued again, and later does the remaining work
+LONGEST_MIN = 60 * 24 * 28  # limit of a local job in minutes, as submitit requires one; a job ends with its harness
+# limit of one Slurm job in minutes; at the limit, the job is queued again, and resumes its work when it starts again
 SLURM_MIN = 60
 TURNS = 20  # largest number of times that a job is queued again
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
@@ -45,15 +45,16 @@ _GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 
 
 class Engine(Protocol):
-    """Runs jobs. places: GPUs, each of which runs one job at a time; None if the engine has a queue, such as Slurm's.
-    owned: True if the jobs end when this process ends. poll_s: seconds between two checks of the jobs."""
+    """An engine for jobs: Slurm, or this machine. places: the GPUs, each of which runs one job at a time; None if the
+    engine has a queue, as Slurm has. owned: True if the jobs end when this process ends. poll_s: seconds between two
+    checks of the jobs."""
 
     places: Sequence[str] | None
     owned: bool
     poll_s: float
 
     def variables(self, places: Sequence[str]) -> Mapping[str, str]:
-        """Return environment variables that make a job use the GPUs in `places`. They are added to the job's
+        """Return environment variables that make a job use the GPUs in `places`. The caller adds them to the job's
         environment."""
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]: ...
@@ -67,7 +68,7 @@ class Engine(Protocol):
 
 def engine(on: str | None, gpus: str | None = None) -> Engine:
     """Return the engine that `--on` (`local`, `slurm` or `slurm:OPTIONS`) and `--gpus` name. Raises UsageError for
-    other texts."""
+    other texts, and if the engine cannot be used on this machine."""
     name, _, options = (on or LOCAL).partition(":")
     if name not in {SLURM, LOCAL} or (name == LOCAL and options):
         rule, remedy = "--on must be local, slurm or slurm:KEY=VALUE,…", "choose GPUs of this machine with --gpus"
@@ -231,8 +232,8 @@ def _as_jobs_begin() -> Iterator[None]:
 # exit codes of `harness drill`, the worst one first
 WORST_FIRST = (ExitCode.ERROR, ExitCode.VIOLATED, ExitCode.UNDECIDED)
 RESULT_S = 15.0  # a result on a shared file system may become visible this many seconds after the end of its job
-# A function that is called when a shard has ended: with the shard, the places where it ran, and its outcome, which is
-# None without a result.
+# A function that is called when a shard has ended. Its arguments are the shard, the GPUs on which the shard ran (as
+# text), and the shard's outcome, or None if its job has no result.
 Ended = Callable[[Shard, str, Outcome | None], None]
 
 
@@ -298,8 +299,8 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
     """Return free places for the shard (one job's command): one place for each GPU that the shard needs, but at most
     all places of the engine.
 
-    Return () if too few places are free. The caller must then start no later shard either. Otherwise later shards would
-    take each place that becomes free, and a shard that needs several GPUs would start last.
+    Return () if too few places are free. The caller must then not start a later shard instead. Otherwise later shards
+    would take each place that becomes free, and a shard that needs several GPUs would start last.
     """
     if places is None:
         return (shard.name,)  # an engine with a queue chooses the places itself
@@ -310,8 +311,8 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
 
 @contextmanager
 def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
-    """Create a file for the `with` block, and remove it afterwards. owned: True if the jobs must end when this command
-    ends; the file is then locked, and jobs end when the lock is released."""
+    """Create the file `OWNER` for the `with` block, and remove it afterwards. owned: True if the jobs must end when
+    this command ends; this process then locks the file, and the jobs end when the lock is released."""
     import fcntl
 
     with (directory / OWNER).open("wb") as file:

@@ -103,8 +103,8 @@ def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None =
 
 
 def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Divide a shard (the claims of one job) into shards of at most `fair` seconds. A shard may be longer if its claims
-    share runs. If the shard is short enough, or if its seconds are unknown, return only this shard."""
+    """Divide a shard (the claims of one job) into shards of at most `fair` seconds. A new shard may be longer if its
+    claims share runs. If `shard` is short enough, or if its seconds are unknown, return only `shard`."""
     if not fair < shard.seconds < math.inf:
         return [shard]
     [loaded] = [one for one in contracts if one.path == shard.contract]
@@ -152,8 +152,8 @@ def _longest_first(
     """Return the shards (commands in separate jobs) in the order in which they are started, with unique names and the
     seconds that they will take.
 
-    Shards that need more GPUs come first. Among the others, shards without recorded seconds come first, and then the
-    longest. A shard of a drill takes the seconds of its run without a fault, times (1 + number of planted faults).
+    Shards that need more GPUs come first. Among shards with equal numbers of GPUs, those without recorded seconds come
+    first, and then the longest. A drill's shard takes the seconds of its run without a fault, times (1 + its faults).
     """
     by_path = {loaded.path: loaded.contract for loaded in contracts}
     lasting = []
@@ -197,8 +197,8 @@ def _shard(
 
 
 def _in_groups(claims: Sequence[AnyClaim]) -> list[tuple[str, ...]]:
-    """Return the claims in groups, in their order. Each group has at most `MOST_FAULTS` faults, unless a single claim
-    has more."""
+    """Return the claims in groups, in their order. The claims of a group have at most `MOST_FAULTS` faults together. A
+    claim that has more faults is the only claim of its group."""
     groups: list[list[str]] = []
     planted = MOST_FAULTS
     for claim in claims:
@@ -222,8 +222,8 @@ ENDED, LEFT = ".ended-", ".left-"  # suffixes of the name of a shard's directory
 
 
 def run_directories(final: Path) -> list[Path]:
-    """Return the valid run directories of one shard (the command of one job). Each claim of the shard is in only one of
-    them."""
+    """Return the run directories that have the results of one shard (the command of one job). Each claim of the shard
+    is in only one of them."""
     own = [final] if (final / layout.HEADER).is_file() else []
     return [*sorted(final.parent.glob(f"{final.name}{ENDED}*")), *own]
 
@@ -236,8 +236,8 @@ def settled_claims(final: Path) -> set[str]:
 
 
 def set_aside(left: Path, final: Path, *, settled: bool) -> None:
-    """Rename the interrupted directory `left`. If `settled` is True, first copy claims with complete runs to a new
-    directory.
+    """Rename the interrupted directory `left`. If `settled` is True, first copy the claims whose runs are all complete
+    to a new directory.
 
     Raises UsageError if another process is writing into `left`. Raises EvidenceError if files in `left` were changed.
     """
@@ -281,11 +281,11 @@ def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
 
 
 POLL_S = 0.5
-OWNER = ".submitter"  # a file that the command which submitted owned jobs keeps locked while it runs
+OWNER = ".submitter"  # a file that the submitting command keeps locked if its jobs must end when the command ends
 # Variables that are removed from a job's environment, because only the submitting command writes annotations and the
 # summary.
 OF_THE_WHOLE = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
-LOCK_WAIT_S = 120.0  # in seconds; a network file system (NFS) releases the lock of a lost node after 90 s
+LOCK_WAIT_S = 120.0  # longest wait for a lock in seconds; a network file system frees a lost node's lock after 90 s
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 | `drive` of an arm | what trains |
 | --- | --- |
 | `loop` | the library's loop, as users run it; it is suspended between two steps |
-| `steps` | the library's methods of one step in the loop's order, without logging; the schedule follows each step |
+| `steps` | the library's methods for one step in the loop's order, without logging; then the schedule advances |
 
 Only `steps` can be captured. The contract must claim that `loop` and `steps` train the same. Batches come from the
-trainer's data loader, in its order. Timings and observations may ask a trainer for more steps than its workload has.
+trainer's data loader, in its order. Timings and observations may need more steps of a trainer than its workload has.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DRIVES = ("loop", "steps")
 
 
 class UnsuitableTrainerError(HarnessError):
-    """The trainer of a library cannot be used, because the harness cannot separate or repeat its steps."""
+    """The trainer of a library cannot be used, because the harness cannot separate or repeat the trainer's steps."""
 
 
 class DrivenTrainer:
@@ -74,7 +74,7 @@ class DrivenTrainer:
         raise NotImplementedError
 
     def schedule(self) -> None:
-        """Do the host's work after a step, such as advancing the learning-rate schedule."""
+        """Do the work that the host does after each step, such as advancing the learning-rate schedule."""
         raise NotImplementedError
 
     # Members that a subclass inherits.
@@ -93,8 +93,8 @@ class DrivenTrainer:
         self._loop.close()
 
     def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
-        """Return a training run for the harness. drive: `loop` to use the library's loop, `steps` to call the library's
-        methods step by step."""
+        """Return a run of this trainer for the harness. drive: `loop` to use the library's loop, `steps` to call the
+        library's methods for each step."""
         if drive == "loop":
             parameters = self.parameters()
             return OwnedLoopRun(self._loop, self._batches, parameters, self.state, owner=self._owner, capture=capture)
@@ -134,7 +134,7 @@ class DrivenTrainer:
 
 
 class SteppedRun(StepFunctionRun):
-    """A training run that calls the library's methods step by step. The loop that prepared it stays suspended."""
+    """A training run that calls the library's methods for each step. The library's loop stays suspended."""
 
     def __init__(self, trainer: DrivenTrainer, function: StepFunction, *, capture: str, layers: int) -> None:
         super().__init__(function, capture=capture, layers=layers)
@@ -146,8 +146,8 @@ class SteppedRun(StepFunctionRun):
 
 
 class DrivenTrainerSystem:
-    """Base class of the systems for libraries' trainers. A user subclasses a library's system and sets its
-    attributes."""
+    """The base class of the systems for trainers of libraries, such as `LightningSystem`. A user writes a subclass of
+    the system for one library, and sets the attributes below."""
 
     name = "a library's trainer"
     summary = "a library's trainer, driven from outside"

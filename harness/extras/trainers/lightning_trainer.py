@@ -117,8 +117,8 @@ def _require_own_order(loader: Any) -> None:
 
 
 def _require_one_update(trainer: Any, module: Any) -> None:
-    """Raise an error unless the trainer updates one optimizer once for each batch, because `one_step` can only do
-    this."""
+    """Raise an error unless the trainer makes one update of one optimizer for each batch, because `one_step` makes only
+    such an update."""
     found = {
         "a module that optimizes itself (`automatic_optimization=False`)": not module.automatic_optimization,
         f"{len(trainer.optimizers)} optimizers": len(trainer.optimizers) != 1,

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class MadeTrainerSystem(DrivenTrainerSystem):
     """The system for a function that returns a trainer. A user writes a subclass that defines `build`.
 
-    In addition to the options of `DrivenTrainerSystem`, arms have `arguments`, which changes TrainingArguments,
-    `trains: false`, which undoes every update (for a control), and `optimized`, which only `build` reads.
+    An arm has the option `drive` of `DrivenTrainerSystem` and three more: `arguments` changes TrainingArguments,
+    `trains: false` undoes every update (for a control), and `optimized` is read only by `build`.
     """
 
     summary = "a library's trainer that a function of the project makes"
@@ -123,8 +123,8 @@ def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
-    """Within the `with` block, set the arguments `given` in every TrainingArguments that is created. Yield the list of
-    these objects."""
+    """Within the `with` block, set the arguments `given` in every TrainingArguments that is created. Yield a list, to
+    which each created TrainingArguments is added."""
     if not given:
         yield []
         return

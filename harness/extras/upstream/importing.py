@@ -77,7 +77,7 @@ def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[P
 
 
 def decide(contract: UpstreamContract) -> Imported:
-    """Return the contract with its items sorted into executable ones, with a claim, and others, with the reason."""
+    """Return the contract with its items in two lists: executable items with claims, and other items with reasons."""
     found = [(item, recognized(item)) for item in contract.items]
     executable = [(item, one) for item, one in found if one is not None]
     ratios = [(item, one) for item, one in executable if one.judgement["kind"] == "throughput_ratio"]
@@ -94,8 +94,8 @@ _ALONE = "a ratio of speeds, but no recognized claim of the file requires equal 
 
 
 def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
-    """Return an item that requires that the two arms of a timing have equal losses, or None if there is none. The item
-    is used as the condition that the faster arm trains the same."""
+    """Return an item that requires equal losses of the two arms that the claim `ratio` times, or None if there is none.
+    This item becomes the condition of `ratio` that the faster arm trains the same."""
     arms = [ratio.judgement[arm] for arm in ("candidate", "baseline")]
     for item, one in executable:
         judgement = one.judgement
@@ -114,15 +114,15 @@ _LONGEST = 600  # largest number of characters that are kept of an upstream text
 _HEAD = """\
 # Written by `harness import`. Claims have the numbers of the files named in `upstream`; what no claim kind can judge
 # is listed under `unchecked`. The workloads are upstream's canary on the reference trainer: change them, `system` and
-# `arms` to judge another one, and name planted faults in `falsified_by`.
+# `arms` to judge another trainer, and name planted faults in `falsified_by`.
 """
 
 
 def contract_text(imported: Sequence[Imported], path: Path) -> str:
     """Return the imported claims as one contract in YAML, named after the file `path`.
 
-    Raises ContractError if no item was recognized, or if the contract is too large. Before it is returned, the text is
-    read as `harness check` would read it.
+    Raises ContractError if no item was recognized, if the contract is too large, or if it is not valid. The validity is
+    checked with the reader of `harness check`.
     """
     ids = _claim_ids(imported)
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
@@ -209,7 +209,7 @@ def _workload(steps: int) -> str:
 
 
 def _text(text: str, otherwise: str) -> str:
-    """Return the text, shortened if it is too long for a contract. Without a letter or digit, return `otherwise`."""
+    """Return the text, shortened if it is too long for a contract. If it has no letter or digit, return `otherwise`."""
     kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
     return kept if says_something(kept) else otherwise
 

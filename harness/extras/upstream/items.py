@@ -64,12 +64,12 @@ CLAIM_SECTIONS: dict[str, ClaimSection] = {
 
 NOT_NAMED = "the importer knows no form of contract with this key"
 
-# Keys whose parts are read by name. Directly below the key `equations`, a part may have any name.
+# Known keys that contain other keys. Directly below the key `equations`, a key may have any name.
 CONTAINERS = frozenset({"equations", "qa_gate", "kernel_structure", "parity_tool", "spc_tool"})
 FREE_NAMES = frozenset({"equations"})
 
-# Keys that are left out, with the reason. Below such a key, sections of claims are still read. Below a key that is not
-# known, these keys count as not known, too.
+# Keys whose values are left out -> the reason. Sections of claims below such a key are still read. Below an unknown
+# key, the keys listed here count as unknown, too.
 NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(
         ("metadata", "kind", "name", "version", "scope", "description", "title", "id", "schema"),
@@ -96,7 +96,8 @@ _WHAT = "an upstream contract"
 
 @dataclass(frozen=True)
 class Item:
-    """One claim of an upstream contract. id: its id there, or, if it has none, its path (`equations.x.invariants.1`).
+    """One claim of an upstream contract. id: its id in that contract or, without an id, its path
+    (`equations.x.invariants.1`).
 
     texts: the texts about the claim, by key; the key is `""` if the whole claim is one text. where: `file:line:column`.
     """
@@ -108,15 +109,15 @@ class Item:
 
     @property
     def title(self) -> str:
-        """Return upstream's title of the item, on one line."""
+        """Return the item's title in the upstream contract, on one line, or the item's id if it has no title."""
         named = (self.texts[key] for key in ("", *TITLE_KEYS) if self.texts.get(key))
         return next(named, self.id)
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A part of the file that contains no items: its path, the number of its values, and the reason why none of them is
-    a claim."""
+    """A part of the file that contains no items: its path, the number of its values, and the reason why no value is a
+    claim."""
 
     where: str
     path: str

@@ -1,5 +1,5 @@
 """Translate sentences of upstream contracts, with their numbers, into judgements of the contract language. `ARMS` has
-arms of the reference trainer. The gradient clip of the arm `synchronizing` reads every norm on the host."""
+the reference trainer's arms that judgements name. The arm `synchronizing` reads every norm on the host to clip."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NUMBER = rf"(?P<number>[0-9]{{1,9}}(?:\.[0-9]{{1,9}})?(?:[eE][-+]?[0-9]{{1,2}})?
 
 
 def decimal(group: str) -> str:
-    """Return a regular expression that matches a decimal number. The match has the number as the group `group`."""
+    """Return a regular expression for a decimal number. Its match contains the number as the group named `group`."""
     return rf"(?P<{group}>[0-9]{{1,6}}(?:\.[0-9]{{1,6}})?){_WHOLE}"
 
 
 @dataclass(frozen=True)
 class Words:
-    """What an item requires, as text; where the pattern of a form (a way to word claims) matches this text; and the
-    number of training steps."""
+    """The requirement that an item of an upstream contract states. text: its words. match: where a form (a pattern for
+    claims that are worded in one way) matches this text. steps: the number of training steps."""
 
     text: str
     match: re.Match[str]
@@ -83,8 +83,8 @@ def _per_layer(words: Words) -> int | None:
     return None if rest else int(each)
 
 
-# Functions for the names `$name` in the judgements of `forms.yaml`: each returns the value from the text. None means
-# that the form does not fit.
+# Each name `$name` in the judgements of `forms.yaml` -> the function that reads the name's value from the text. If the
+# function returns None, the form does not fit.
 VALUES: Mapping[str, Callable[[Words], Any]] = {
     "$number": Words.number,
     "$count": lambda words: int(words.number()),
@@ -116,8 +116,8 @@ class Executable:
 
 
 class Form(NamedTuple):
-    """A way to word claims. judgement: the translation, in which names of `VALUES` stand for values. says: a text that
-    the item must contain."""
+    """A way to word claims in upstream contracts. judgement: its translation, in which names of `VALUES` stand for
+    values. says: a text that an item of this form must contain."""
 
     name: str
     pattern: re.Pattern[str]
@@ -157,14 +157,14 @@ def recognized(item: Item) -> Executable | None:
 
 
 def demand_of(item: Item) -> str:
-    """Return everything that an item requires as one text. In it, the word `tolerance` stands before the tolerance."""
+    """Return everything that an item requires as one text. The text has the word `tolerance` before a tolerance."""
     texts = [(key, item.texts[key]) for key in _DEMANDS if item.texts.get(key)]
     return " ; ".join(f"tolerance {text}" if key == "tolerance" else text for key, text in texts)[:_LONGEST]
 
 
 def _is_valid(judgement: Judgement) -> bool:
-    """Return True if the contract language accepts the judgement. A ratio of speeds must name a claim that both arms
-    train alike. For the check, this field gets a placeholder."""
+    """Return True if the contract language accepts the judgement. A ratio of speeds must name, in `trajectory`, a claim
+    that both arms train alike. For the check, this field gets a placeholder."""
     names = {"trajectory": "named-later"} if judgement["kind"] == "throughput_ratio" else {}
     try:
         part_model(judgement["kind"]).model_validate({**judgement, **names})

@@ -81,7 +81,7 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
 
 def compared(part: Evaluation, run: RunEvidence) -> list[Compared]:
     """Return one comparison: the arm's losses with evaluations, compared with its losses without evaluations. End the
-    judgement with ERROR if an execution is missing."""
+    judgement with ERROR if one of these two executions is missing."""
     return evaluated_and_not(replicas(run, part.candidate, 2))
 
 
@@ -94,7 +94,7 @@ def evaluated_and_not(executions: Sequence[ArmEvidence]) -> list[Compared]:
 
 def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: ArmEvidence, sheet: Sheet) -> str:
     """End the judgement with FAIL if most evaluations return other numbers than the plain arm's evaluations. Otherwise
-    return a clause for the verdict's message that says how closely the numbers agree."""
+    return a clause for the verdict's message with the typical difference between the numbers."""
     bound = part.max_relative_difference or 0.0
     theirs = _require_evaluations(part, plain)
     named = {name for each in evaluations for name in each.values}

@@ -41,7 +41,7 @@ class Joint(NamedTuple):
 
     @property
     def lost(self) -> list[tuple[str, str]]:
-        """Return category and name of each saved tensor that differs right after the load."""
+        """Return category and name of each saved tensor, outside `LOOSE`, that is not restored right after the load."""
         saved: State | None = end_of(self.first).state
         after = self.loaded.after.digests
         return [
@@ -53,7 +53,8 @@ class Joint(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """An interrupted training: all parts joined to one execution, and the joints (save and load) between the parts."""
+    """An interrupted training: all parts joined to one execution, and the joints (each a save and a load) between
+    them."""
 
     whole: ArmEvidence
     joints: Sequence[Joint]
@@ -95,13 +96,14 @@ def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
                 f"arm {arm} was saved after {joint.saved.steps} steps, and {begun + steps} steps are recorded, but the "
-                f"claim states {at}",
+                f"claim's `save_at` states {at}",
             )
         before = steps_before_load if at == saves[-1] else 0
         if joint.loaded.steps_before != before:
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"arm {arm} was loaded after {joint.loaded.steps_before} other steps, but the claim states {before}",
+                f"the process that loaded arm {arm} made {joint.loaded.steps_before} steps before the load, but the "
+                f"claim states {before}",
             )
     return Chain(as_one(parts), joints)
 
@@ -136,8 +138,7 @@ def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
 
 
 def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
-    """Add to the verdict's figures (`sheet`) the size of the checkpoint, and the number of tensors that were not
-    restored."""
+    """Add to the verdict's figures (`sheet`) the checkpoint's size, and how many tensors its load did not restore."""
     lost = joint.lost
     sheet.figure("checkpoint_files", joint.saved.files, "files")
     sheet.figure("checkpoint_bytes", joint.saved.bytes, "bytes")
@@ -150,7 +151,7 @@ def require_checkpoints(chain: Chain) -> None:
     """End the judgement with FAIL unless each joint (a save and its load) can show a fault. Another process than the
     saving one must have loaded the checkpoint, and the checkpoint must not be empty. The saved parameters must have
     been trained. Before the load, the parameters must have differed from the saved ones, and the load must have changed
-    them. Whether the loaded values are the saved values is not checked here."""
+    them. This function does not check that the loaded values are the saved values."""
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:
@@ -266,8 +267,8 @@ def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sh
 
 
 def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
-    """Make the comparison's last checks. If the end states differ, and a load did not restore a tensor, the judgement
-    ends with FAIL and the reason `not_restored`."""
+    """Make the last of the checks that all kinds share. If the end states differ, and a load did not restore a tensor,
+    the judgement ends with FAIL and the reason `not_restored`."""
     try:
         comparison.end(group)
     except Settled as settled:

@@ -64,7 +64,7 @@ def _resumed(of: JudgedPart[Resume], run: RunEvidence) -> list[Part]:
 
 
 def _processes(joint: Joint) -> str:
-    """Return sentences that say which process saved and which process loaded."""
+    """Return sentences that name the process that saved and the process that loaded, with the numbers of steps."""
     saved, loaded = joint.saved, joint.loaded
     trained_on = (
         f" The process that saved took {counted(saved.steps_after, 'more step')} before it ended."
@@ -79,7 +79,7 @@ def _processes(joint: Joint) -> str:
 
 
 def _restored(joint: Joint, *, named: bool) -> Table:
-    """Return a table of how many tensors of each kind of state the load restored."""
+    """Return a table: for each kind of state, how many tensors were saved, and how many the checkpoint restored."""
     state = end_of(joint.first).state
     after = joint.loaded.after.digests
     rows: list[list[object]] = [

@@ -135,7 +135,7 @@ def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
 
 
 def _node_counts(capture: CaptureEvidence) -> list[int]:
-    """Return the number of nodes of each capture. For traced captures, return only the mean of this number."""
+    """Return each capture's number of nodes or, for traced captures (without a GPU), the mean number of operations."""
     if capture.mechanism == "traced":
         return [capture.recorded_operations // max(capture.captures, 1)]
     return [sum(sum(graph.by_type.values()) for graph in graphs) for graphs in _captures(capture)]
@@ -157,7 +157,7 @@ def _note(capture: CaptureEvidence, nodes: int, sheet: Sheet) -> None:
 def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
     empty = [graph.label for graph in capture.nodes if sum(graph.by_type.values()) == 0]
     if nodes == 0 or empty:
-        settle(reasons.EMPTY_CAPTURE, f"the capture holds no operation: {some(empty) or 'nothing was recorded'}")
+        settle(reasons.EMPTY_CAPTURE, f"the capture or a graph in it is empty: {some(empty) or 'nothing was recorded'}")
     if capture.mechanism == "traced":
         if capture.fake_pass_clean is None and not capture.unseen_operators:
             settle(
@@ -173,7 +173,7 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
 def _require_census(capture: CaptureEvidence) -> None:
     """End the judgement with ERROR if the number of recorded graphs is not a multiple of the number of captures. All
     captures have the same number of graphs, so in this case the nodes of at least one graph were not counted."""
-    if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
+    if len(capture.nodes) % capture.captures:  # a step that was recorded without a GPU has no graphs
         settle(
             reasons.EVIDENCE_INCONSISTENT,
             f"the nodes of {len(capture.nodes)} graphs were counted, but {capture.captures} captures were made",
@@ -186,15 +186,15 @@ def _require_device_work(graph: GraphNodes) -> None:
     if graph.device_to_host_copies:
         forbidden.append(f"{graph.device_to_host_copies} device-to-host copies")
     if forbidden:
-        settle(reasons.FORBIDDEN_NODE, f"graph {graph.label} holds {', '.join(forbidden)}")
+        settle(reasons.FORBIDDEN_NODE, f"graph {graph.label} holds forbidden nodes: {', '.join(forbidden)}")
     unknown = sorted(set(types) - _KNOWN)
     if unknown:
         settle(reasons.UNKNOWN_NODE_TYPE, f"graph {graph.label} holds nodes of unknown type: {some(unknown)}")
 
 
 def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sheet) -> None:
-    """End the judgement with FAIL unless every step was replayed once. A step that is captured must also be replayed,
-    because the capture itself executes nothing."""
+    """End the judgement with FAIL if a step was not replayed exactly once. The step in which a capture is made counts,
+    too, because the capture itself executes nothing."""
     steps = judged.called
     sheet.count("steps", steps)
     if judged.uncaptured:
@@ -207,7 +207,7 @@ def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sh
 
 def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
     """End the judgement with FAIL unless each watched step launched, on average, as many graphs as one capture has. The
-    profiler counts the launches. For a traced capture, a dispatch mode counts the replayed operations instead."""
+    profiler counts the launches. For a step recorded without a GPU, replayed operations are counted instead."""
     traced = capture.mechanism == "traced"
     seen = capture.observed_replayed_operations if traced else capture.observed_graph_launches
     what = "replayed operations" if traced else "graph launches"
@@ -221,8 +221,8 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
         return
     per_step = _node_counts(capture)[0] if traced else graphs_per_step(capture)
     needed = per_step * capture.observed_steps
-    # A dispatch mode also counts the operations that copy a batch into the static inputs. A second execution is certain
-    # only if there are at least twice as many operations as needed.
+    # A dispatch mode also counts the operations that copy a batch into the static inputs. It is certain that a step was
+    # replayed twice only if there are at least twice as many operations as needed.
     right = needed <= seen < 2 * needed if traced else seen == needed
     if traced and capture.captures > 1 and capture.observed_steps <= seen < needed:
         sheet.leave_open(
@@ -403,10 +403,10 @@ def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) ->
 
 
 def _require_attempts(part: CaptureFallback, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """End the judgement with FAIL unless the harness observed the demanded number of attempts to capture."""
+    """End the judgement with FAIL unless candidate and baseline began as many captures as the claim allows."""
     ours, theirs = end_of(candidate).capture_attempts, end_of(baseline).capture_attempts
     if ours is None or theirs is None:
-        settle(reasons.EVIDENCE_MISSING, "the number of captures that were begun was not recorded; run it again")
+        settle(reasons.EVIDENCE_MISSING, "the number of captures that were begun was not recorded; repeat the run")
     sheet.figure("capture_attempts", ours, "captures")
     sheet.figure("unasked_captures", theirs, "captures")
     if not sheet.meets("unasked_captures", theirs, "at most", part.unasked_at_most, "captures", beside=True):

@@ -19,7 +19,7 @@ from harness.judging.sheet import Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.captures.model import HostSyncs, SyncCount
 
-# These two detectors watch Python calls. They see nothing in the replay of a CUDA graph, which executes no Python.
+# These two detectors watch Python calls. They see no host sync in the replay of a CUDA graph, which executes no Python.
 _BLIND_TO_REPLAY = {"dispatch_mode", "fake_pass"}
 DETECTORS = {
     "dispatch_mode": "the watch on operators",
@@ -33,14 +33,14 @@ DETECTORS = {
 @dataclass(frozen=True)
 class Counted:
     """The host syncs that each detector counted in one arm, and the number that the claim allows. Each of the
-    `readings` has the number that a detector counted, and the number of steps that the detector watched."""
+    `readings` has the number of syncs that one detector counted, and the number of steps that this detector watched."""
 
     demand: SyncCount
     bound: int  # allowed number of host syncs in one step
     readings: list[DetectorReading]
 
     def per_step(self) -> float:
-        """Return the mean number of host syncs in a step, from the detector with the largest number."""
+        """Return the mean number of host syncs in a step, according to the detector with the largest mean number."""
         return max(reading.count / reading.steps for reading in self.readings)
 
     @property
@@ -102,8 +102,8 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
-    """Return a clause that says how often and at which code lines the arm `part.reported` waits for the device. Return
-    "" if the arm never waits, or if the claim sets no `reported`."""
+    """Return a clause with the number of waits for the device in each step of the arm `part.reported`, and the code
+    lines of these waits. Return "" if the arm never waits, or if the claim sets no `reported`."""
     if part.reported is None:
         return ""
     syncs = executed(run, part.reported).syncs
@@ -157,11 +157,11 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
 def _require_every_step(
     candidate: Counted, execution: ArmEvidence, steps: JudgedSteps, mechanism: str | None, sheet: Sheet
 ) -> None:
-    """End the judgement unless the number of host syncs is allowed in every judged step. Two detectors watched only a
-    few of these steps."""
+    """End the judgement unless the number of host syncs is allowed in every judged step. The detectors in `candidate`
+    may have watched only a few steps. But the evidence's readings `every_step` were taken in all judged steps."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
-    # If a run did not watch the steps of an uncaptured arm themselves, a detector watched a second execution of them.
+    # If an uncaptured arm has no readings of every step, a detector watched the steps of a second execution.
     if mechanism is None and not every_step:
         watched = max(reading.steps for reading in candidate.readings)
     sheet.count("every_step", watched)
@@ -203,7 +203,7 @@ def _places(counted: Counted) -> str:
 
 
 def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
-    """End the judgement if a step has more host syncs than allowed, or may have more: no maximum was recorded."""
+    """End the judgement if a step has too many host syncs, or if this is unknown because no maximum was recorded."""
     for reading in judged.readings:
         if reading.count <= judged.bound:
             continue

@@ -2,9 +2,9 @@
 the time of a step grows.
 
 Every step is compared, because each block of steps has a digest of its losses and a digest of its batches. The series
-of losses has one row for each block, from the block's last step. Memory is compared with its size after the warm-up. At
-the end, the long run and a fresh run take turns, and their step times are compared. In older evidence there is no fresh
-run, so late blocks are compared with early blocks (`slowdown`).
+of losses has one loss for each block, that of the block's last step. Memory is compared with its size after the
+warm-up. At the end, the long run and a fresh run take turns, and their step times are compared. In older evidence there
+is no fresh run, so the step times of late blocks are compared with those of early blocks (`slowdown`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
 
 def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:
     """Return the record of an arm's blocks. End the judgement with ERROR unless the blocks contain all steps and each
-    block has a row in the series."""
+    block has a loss in the series."""
     seen = execution.long_replay
     if seen is None:
         settle(reasons.EVIDENCE_MISSING, f"the blocks of {name} were not recorded")
@@ -110,7 +110,7 @@ def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvid
     if not (whole and even and follow[-1] == end_of(execution).steps_called):
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"the recorded blocks of {name} do not cover its steps in blocks of {part.every}",
+            f"the recorded blocks of {name} do not contain all its steps in order, with {part.every} in each block",
         )
     times = [seconds for block in seen.blocks for seconds in (block.seconds, block.yardstick_seconds)]
     times += [seconds for each in seen.rounds or [] for seconds in (*each.old, *each.fresh)]
@@ -211,8 +211,8 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
 
 
 def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
-    """End the judgement with FAIL if memory grew too much. Return a list with a sentence about the growth, or [] if the
-    claim sets no bound."""
+    """End the judgement with FAIL if memory grew by more than the claim allows. Return a list with a sentence about the
+    growth, or [] if the claim sets no bound."""
     if part.memory_growth_at_most_mib is None:
         return []
     growths = {}
@@ -256,7 +256,7 @@ def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) ->
     sheet.count("timed_blocks", len(timed))
     found = slowdown(timed)
     if found is None:
-        settle(reasons.UNDECIDED_SLOWDOWN, f"{len(timed)} blocks are too few to tell whether steps become slower")
+        settle(reasons.UNDECIDED_SLOWDOWN, f"{len(timed)} blocks are too few to show whether steps become slower")
     if candidate.rounds is not None:
         return _flat_next_to_a_fresh_run(part, candidate.rounds, found, sheet)
     _note(found, sheet)
@@ -301,7 +301,7 @@ def _flat_next_to_a_fresh_run(
     sheet.count("rounds", len(rounds))
     found = _old_over_fresh(rounds)
     if found is None:
-        settle(reasons.UNDECIDED_SLOWDOWN, f"{len(rounds)} rounds are too few to tell whether steps become slower")
+        settle(reasons.UNDECIDED_SLOWDOWN, f"{len(rounds)} rounds are too few to show whether steps become slower")
     _note(found, sheet)
     sheet.figure("slowdown_from_early_to_late", early_to_late.measured)
     seen = (
@@ -344,8 +344,8 @@ def _note(found: Slowdown, sheet: Sheet) -> None:
 
 
 OUTSIDE = 0.01  # largest probability with which the true median may lie outside its interval
-# In each quarter of a run's blocks, the fastest blocks are assumed to be undisturbed. The time of the block at this
-# position, counted from the fastest block, stands for the whole quarter.
+# In each quarter of a run's blocks, the fastest blocks are assumed to be undisturbed. The time of block number
+# `FASTEST`, counted from the fastest one, stands for the whole quarter.
 FASTEST = 3
 
 
@@ -357,7 +357,7 @@ class Slowdown:
     measured: float
     least: float
     most: float
-    fastest: float = 0.0  # the growth that follows from the fastest blocks alone
+    fastest: float = 0.0  # the growth, computed only from the fastest blocks
 
 
 def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
@@ -398,8 +398,8 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _rank(count: int) -> int | None:
-    """Return the largest k, counted from 0, with this property: the true median lies outside of the k-th smallest and
-    the k-th largest of `count` values with a probability of at most OUTSIDE. Return None if no k has this property."""
+    """Return the largest k (from 0) for which the true median lies outside the interval from the k-th smallest to the
+    k-th largest of `count` values with a probability of at most OUTSIDE; None if there is no such k."""
     beyond, found = 0, None
     for k in range(count // 2):
         # the true median is below the k-th smallest value if at most k values are below the true median

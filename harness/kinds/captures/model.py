@@ -38,14 +38,14 @@ class Capture(Judged):
     captures: Annotated[Count, Demand("wrong_capture_count"), CountsSteps()] = 1
     """Exact number of captures."""
     per_shape: Annotated[bool, NoDemand("the unit of the number of captures")] = False
-    """If true, `captures` is the largest number of captures for each shape of batch that the run read. A step that pads
-    its batches may need fewer captures. A run with as many captures as steps always fails."""
+    """If true, `captures` is the largest allowed number of captures for each shape of batch that the run read. A step
+    that pads its batches may need fewer captures. A run with as many captures as steps always fails."""
     nodes_at_least: Annotated[Count, Demand("node_count")] = 1
-    """Smallest number of nodes of a graph."""
+    """Smallest number of nodes that each capture must have."""
     nodes_at_most: Annotated[Count | None, Demand("node_count")] = None
-    """Largest number of nodes of a graph."""
+    """Largest number of nodes that a capture may have."""
     kernels_per_layer_at_least: Annotated[Count | None, Demand("kernels_per_layer")] = None
-    """Smallest number of kernels in the whole graph, divided by the number of the model's layers."""
+    """Smallest number of kernels per layer of the model: all kernels of a capture, divided by the number of layers."""
     kernels_in_every_layer: Annotated[Count | None, Demand("kernels_per_layer")] = None
     """Smallest number of kernels in every layer. In a model of L layers, L launches of kernels with the same name count
     as one kernel in every layer."""
@@ -66,11 +66,11 @@ class Capture(Judged):
 
     def can_bite(self, path: str) -> bool:
         if path in ("outside_share_at_most", "outside_operations_at_most"):
-            # A traced replay is judged by other bounds. With several captures, these two bounds decide nothing: a fault
-            # that breaks them also changes the number of captures, and the earlier check of this number ends the
-            # judgement.
+            # The replay of a step that was recorded without a GPU is judged by other bounds. With several captures, the
+            # two `outside_…` bounds decide nothing: a fault that breaks them also changes the number of captures, and
+            # the earlier check of this number ends the judgement.
             return self.mechanism == "cuda_graph" and self.captures == 1 and super().can_bite(path)
-        # A bound of one node proves nothing, because a graph without nodes already fails as an empty capture.
+        # A bound of at least one node can never fail, because a graph without nodes already fails as an empty capture.
         return super().can_bite(path) and not (path == "nodes_at_least" and self.nodes_at_least == 1)
 
     def captures_candidate(self) -> bool:
@@ -171,7 +171,7 @@ class HostSyncs(Judged):
             yield Problem(("control",), rule, got, "name an arm that synchronizes")
 
 
-SLICE = 4  # the blocks are divided into this number of parts; the first part is compared with the last part
+SLICE = 4  # the blocks of a long run are divided into this number of parts; the first part is compared with the last
 # Smallest number of blocks in a quarter. With fewer blocks the median has no interval of 99 % confidence.
 FEWEST_BLOCKS = 8
 
@@ -215,7 +215,7 @@ class LongReplay(Judged):
     plain_path: ClassVar[str | None] = "baseline"
 
     def can_bite(self, path: str) -> bool:
-        # A bound of 0 is also a requirement, although Python treats 0 as false.
+        # A bound of 0 can make the claim fail, too, although Python treats 0 as false.
         return super().can_bite(path) or (path == "memory_growth_at_most_mib" and self.value_at(path) == 0.0)
 
     def captures_candidate(self) -> bool:

@@ -91,8 +91,8 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
 
 
 def _different(graphs: list[GraphNodes]) -> list[GraphNodes]:
-    """Return the graphs without repetitions. Graphs of batches with different shapes often have the same nodes. Such
-    graphs are merged to one graph, whose label contains the labels of all of them."""
+    """Return the graphs without repetitions. Graphs of batches with different shapes often have the same nodes. Graphs
+    with the same nodes are merged to one graph, whose label contains the labels of all merged graphs."""
     labels: dict[str, list[str]] = {}
     first: dict[str, GraphNodes] = {}
     for graph in graphs:

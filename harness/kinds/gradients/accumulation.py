@@ -1,9 +1,9 @@
 """Judge `accumulation`: a step over k micro-batches equals a step on the whole batch, except for rounding.
 
 The evidence contains the digest of each micro-batch and the numbers of updates that the optimizers counted. Gradients,
-norms before clipping and losses are compared with those of an arm that processes the same batch at once. A wrong step
-may add the gradients of micro-batches instead of averaging them. With a clip or with Adam, the wrong step may train
-like a correct one, but the norms before clipping show the fault.
+gradient norms before the clip, and losses are compared with those of an arm that processes the same batch at once. A
+wrong step may add the gradients of micro-batches instead of averaging them. With a clip or with Adam, the wrong step
+may make the updates of a correct step, but the norms before the clip show the fault.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from harness.kinds.gradients.model import Accumulation
 
 
 class Apart(NamedTuple):
-    """How much the arms differ in one quantity of a step, relative to the value in the baseline.
+    """The difference between the arms in one quantity of a step, relative to the baseline's value.
 
     The candidate processes a batch in micro-batches, the baseline the whole batch at once.
     """
 
     step: int
-    quantity: str  # loss, norms or gradients; they are judged in this order, because the first may explain the others
+    quantity: str  # `loss`, `norms` or `gradients`; judged in this order, because a difference may explain later ones
     relative: float
     where: str
 
@@ -46,8 +46,8 @@ _ORDER = ("loss", "norms", "gradients")
 
 
 def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
-    start and work, the micro-batches, the number of updates, the gradients, that training had an effect."""
+    """Return the judgement of a claim. The checks, in order: a replayed capture, finite losses, equal starts and
+    batches, finite gradients, micro-batches, updates, losses, norms, gradients, that training had an effect."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     named = {f"baseline {part.baseline}": baseline, f"candidate {part.candidate}": candidate}
@@ -172,7 +172,7 @@ def _apart(
         for group, before in mine.items():
             yield Apart(step, "norms", _relative(before, other[group]), f"the norm of {group}")
     for entry in compared:
-        # Leave out gradients that would be zero without rounding, such as the gradient of a bias before a norm.
+        # Leave out gradients that would be zero without rounding, such as that of a bias before a normalization layer.
         if not (entry.rounded and entry.relative > part.max_relative_difference):
             yield Apart(entry.step, "gradients", entry.relative, f"the gradient of {entry.tensor}")
 

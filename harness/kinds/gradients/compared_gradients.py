@@ -19,12 +19,12 @@ from harness.kinds.gradients.model import Accumulation, GradientMatch
 
 @dataclass(frozen=True)
 class Compared:
-    """The difference of one tensor's gradient from the baseline's at one step.
+    """The difference of one tensor's gradient from the baseline's gradient at one step.
 
-    absolute: the largest absolute difference of any element.
-    size: the largest absolute value in the baseline's gradient.
-    made: True if the gradient was read before the clip. `absolute` and `size` are then multiplied by the factor by
-    which the baseline's clip made its gradients smaller.
+    differs: True if any bit differs. absolute: the largest absolute difference of any element.
+    size: the largest absolute value in the baseline's gradient. relative: `absolute` / `size`.
+    made: True if the gradient was read before the clip. `absolute` and `size` are then scaled to sizes after the clip:
+    multiplied by (largest gradient after the clip / largest gradient before it) of the baseline, but at most by 1.
     rounded: True if rounding alone can explain the difference.
     room: the largest difference that rounding may cause, measured with a control.
     """
@@ -41,7 +41,8 @@ class Compared:
 
 
 def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
-    """Return the candidate's gradients at the compared steps. End the judgement with ERROR if some are missing."""
+    """Return the candidate's gradients at the compared steps. End the judgement with ERROR if gradients are missing, or
+    if they were compared with another arm than the claim's baseline."""
     by_step = {record.step: record for record in candidate.gradients}
     missing = [str(step) for step in part.steps if step not in by_step]
     if missing:
@@ -60,8 +61,8 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(
     part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
 ) -> Iterator[Compared]:
-    """Yield, for each step and tensor, the difference of the gradient from the baseline's. End the judgement with ERROR
-    if a tensor was not compared.
+    """Yield, for each step and tensor, the difference of the gradient from the baseline's gradient. End the judgement
+    with ERROR if a tensor was not compared, and with FAIL if only the candidate has a gradient for a tensor.
 
     of_control: True if the arm is a control, which may have a gradient for a tensor that has none in the baseline.
 
@@ -99,8 +100,8 @@ class _Distance(NamedTuple):
 def beside_control(
     part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
 ) -> list[Compared]:
-    """Return the entries of `compared` with a new `room`, the largest difference that rounding may cause. `room`
-    follows from the differences between the control and the baseline."""
+    """Return the entries of `compared` with a new `room`, the largest difference that rounding may cause. `room` is
+    computed from the differences between the gradients of the control and of the baseline."""
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
@@ -130,8 +131,8 @@ def _compared(
 ) -> Iterator[Compared]:
     """Yield the difference between each gradient in `tensors` and the baseline's gradient at step `step`.
 
-    without: names of the tensors that have no gradient in the baseline. of_left: the largest element of the baseline's
-    gradients after the clip, if `tensors` were read before the clip; otherwise None.
+    without: names of the tensors that have no gradient in the baseline. of_left: if `tensors` were read before the
+    clip, the largest absolute value in the baseline's gradients after the clip; otherwise None.
     """
     largest = _largest(tensors)
     let_through = 1.0 if of_left is None or not 0 < of_left < largest else of_left / largest
@@ -148,7 +149,7 @@ def _compared(
         if absolute is None or tensor.baseline_digest is None or scale is None:
             settle(
                 reasons.EVIDENCE_MISSING,
-                f"{tensor.name} at step {step} was not compared with {part.baseline}",
+                f"the gradient of {tensor.name} at step {step} was not compared with {part.baseline}",
             )
         differs = tensor.digest != tensor.baseline_digest
         if not differs and absolute > 0:
@@ -178,8 +179,8 @@ def _largest(tensors: Sequence[TensorReduction]) -> float:
 
 
 def norms_of(records: list[Gradients], baseline: ArmEvidence) -> dict[int, tuple[float, float]]:
-    """Return for each step the norm of all gradients before the clip, of the candidate and of the baseline. Steps at
-    which one of these norms was not recorded are left out."""
+    """Return for each step two norms of all gradients before the clip: the candidate's norm and the baseline's norm.
+    Steps at which one of these norms was not recorded are left out."""
     theirs = {record.step: record.made_norm for record in baseline.gradients}
     pairs = ((record.step, record.made_norm, theirs.get(record.step)) for record in records)
     return {step: (ours, other) for step, ours, other in pairs if ours is not None and other is not None}
@@ -192,13 +193,14 @@ def _relative(absolute: float, scale: float) -> float:
     return absolute / scale
 
 
-# Smallest share of a step's tensors whose difference must not count as rounding. In a convolutional network, a
-# quarter of the tensors can be biases before a norm, whose gradients consist of rounding.
+# Smallest share of a step's tensors whose differences must be within the relative bound or too large to be rounding. In
+# a convolutional network, a quarter of the tensors can be biases before a normalization layer, whose gradients consist
+# of rounding.
 FEWEST_COMPARED = 0.5
 
 
 class OfTensor(Protocol):
-    """The difference of one tensor's gradient from the baseline's at one step."""
+    """The difference of one tensor's gradient from the baseline's gradient at one step."""
 
     @property
     def step(self) -> int: ...
@@ -211,7 +213,7 @@ class OfTensor(Protocol):
 
 
 def require_most_compared(compared: Sequence[OfTensor], bound: float | None) -> None:
-    """End the judgement with INCONCLUSIVE if most tensors of a step exceed the relative bound but count as rounding.
+    """End the judgement with INCONCLUSIVE if most differences of a step exceed the relative bound but may be rounding.
 
     A difference counts as rounding if it is small compared with the step's largest gradient. One very large gradient,
     such as the gradient of a tensor that diverges, would therefore make the difference of every other tensor count as

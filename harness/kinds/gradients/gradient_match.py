@@ -2,12 +2,12 @@
 
 For each gradient, the evidence contains a digest, the largest absolute value, and the largest absolute difference from
 the baseline's gradient. The relative difference is this difference divided by the largest absolute value of the
-baseline's gradient. Some gradients would be zero without rounding, such as those of the biases before BatchNorm and of
-attention's keys. Therefore a relative difference may exceed its bound if the difference is smaller than `ROUNDING`
-times the step's largest gradient. If most tensors of a step exceed the bound in this way, the claim is undecided.
+baseline's gradient. Some gradients would be zero without rounding, such as those of biases before BatchNorm and of the
+biases of attention's keys. Therefore a relative difference may exceed its bound if the absolute difference is at most
+`ROUNDING` times the step's largest gradient. If most tensors of a step need this exception, the claim is undecided.
 
 A step may change gradients after the backward pass, for example by a clip. After a clip, gradients no longer show a
-wrong scale. Such gradients are therefore also compared as they were after the backward pass. Gradients that an
+wrong scale. Changed gradients are therefore also compared as they were after the backward pass. Gradients that an
 optimizer overwrote in either arm are compared only as they were after the backward pass.
 """
 
@@ -49,7 +49,7 @@ _WHY_NONE = (
 
 def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
-    start and work, the differences between gradients, the clipped norms, the guards."""
+    starts, equal batches, finite gradients, the differences between gradients, the clipped norms, the guards."""
     run = context.only_run("paired")
     candidate = executed(run, part.candidate)
     named = {f"candidate {part.candidate}": candidate}
@@ -116,8 +116,8 @@ def judged_records(part: GradientMatch, candidate: ArmEvidence, baseline: ArmEvi
 
 
 def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
-    """Return a clause for a message. The clause names the arm for which gradients from before a clip were not recorded.
-    Return "" if these gradients are missing in neither arm or in both arms."""
+    """Return a clause for a message. The clause names the arm whose gradients before a clip were not recorded. Return
+    "" if these gradients are missing in neither arm or in both arms."""
     seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
     seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
     compared = {record.step for record in records}
@@ -128,9 +128,9 @@ def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence
 def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
     """Return the steps whose update both arms skipped because gradients overflowed under a dynamic loss scale.
 
-    The result is empty unless three conditions hold in each arm: its counters of updates confirm the skips, it made an
-    update in most steps, and the gradients of the last compared step did not overflow. If an arm has no counter, end
-    the judgement with INCONCLUSIVE.
+    Three conditions must hold in each arm, otherwise the result is empty: its counters of updates confirm the skips, it
+    made an update in most steps, and the gradients of the last compared step did not overflow. If an arm has no counter
+    of updates, end the judgement with INCONCLUSIVE.
     """
     overflowed = {
         record.step
@@ -299,7 +299,7 @@ class _Size(NamedTuple):
 
 
 def _sizes(part: GradientMatch, compared: list[Compared]) -> list[_Size]:
-    """Return the largest difference for each bound. Differences that may come from rounding alone are left out."""
+    """Return, for each bound of the claim, the largest difference. Differences that rounding may cause are left out."""
     excused = {id(entry) for entry in _as_control(part, compared)}
     judged = [entry for entry in compared if id(entry) not in excused]
     bound, most = part.max_abs_difference, part.max_relative_difference
@@ -330,7 +330,7 @@ def _is_within(entry: Compared, absolute: float, relative: float) -> bool:
 
 
 def _as_control(part: GradientMatch, compared: list[Compared]) -> list[Compared]:
-    """Return the tensors that exceed a bound, but whose difference is no larger than rounding causes in the control."""
+    """Return the entries that exceed a bound, but whose difference rounding may cause (it is at most `room`)."""
     absolute, relative = (math.inf if each is None else each for each in _bounds(part))
     return [entry for entry in compared if not _is_within(entry, absolute, relative) and entry.absolute <= entry.room]
 
@@ -364,8 +364,8 @@ def _require_same_groups(records: list[Gradients]) -> None:
 
 
 def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
-    """End the judgement with ERROR if the arms clipped different groups of tensors at a step. If a group is missing,
-    its norm cannot be compared with the threshold."""
+    """End the judgement with ERROR if the arms clipped different groups of tensors at a step. The norm of a missing
+    group could not be compared with the threshold."""
     theirs = {record.step: {group.group for group in record.groups} for record in baseline.gradients if record.groups}
     for record in records:
         other = theirs.get(record.step, set()) ^ {group.group for group in record.groups}
@@ -385,8 +385,8 @@ def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet
     sheet.figure("largest_clipped_norm", largest, "norm")
     sheet.figure("clip_threshold", demand.at_most, "norm")
     allowed = demand.at_most * (1 + demand.relative_rounding)
-    # The norm after a clip is about equal to the threshold, so rounding may make the norm slightly larger. Use the
-    # bound that allows for rounding only if the norm exceeds the threshold.
+    # The norm after a clip is about equal to the threshold, so rounding may make the norm slightly larger. Only if the
+    # norm exceeds the threshold, use the bound that allows for rounding.
     bound = allowed if demand.at_most < largest <= allowed else demand.at_most
     if not sheet.meets("largest_clipped_norm", largest, "at most", bound, "norm", beside=compared):
         beyond = sum(norm > allowed for norm, _, _ in norms)
@@ -423,7 +423,7 @@ def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], basel
     """End the judgement with FAIL if a trainable tensor had no gradient at a recorded step.
 
     A tensor may lack a gradient at a step if neither arm has one at this step and both train the tensor in other steps.
-    The step then did not use the tensor, for example an expert to which no token was routed.
+    The step then did not use the tensor, for example the weight of an expert to which no token was routed.
     """
     names, trainable = candidate.start.trainable_names, candidate.start.trainable_tensors
     theirs = {record.step: set(record.without) for record in baseline.gradients}

@@ -46,8 +46,8 @@ class Accumulation(Judged):
     rounding hides faults after many steps."""
     max_relative_difference: Annotated[Positive, Demand("differs_from_one_batch")]
     """Largest allowed relative difference from the baseline, which processes one batch. For a gradient, the difference
-    is relative to the largest element of the baseline's tensor. For norms and losses, it is relative to their value.
-    The bound must allow for rounding, because sums are added up in another order."""
+    is relative to the largest element of the baseline's tensor. For a norm or loss, it is relative to the baseline's
+    value. The bound must allow for rounding, because sums are added up in another order."""
 
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.steps)) < len(self.steps):
@@ -84,13 +84,13 @@ class GradientMatch(Judged):
     equality: Annotated[Equality | None, Demand("differs")] = None
     """`bitwise`: every bit must be equal. `within`: `max_abs_difference` and `max_relative_difference` decide."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest absolute difference of any element."""
+    """Largest allowed absolute difference of any element of a gradient from the baseline's element."""
     max_relative_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest difference relative to the largest element of the baseline's tensor. A difference that is smaller than
+    """Largest allowed difference, relative to the largest element of the baseline's tensor. A difference smaller than
     1e-6 times the largest gradient of the step counts as rounding, and never violates this bound."""
     control: OptionalArm = None
-    """Only with `equality: within`: an arm with the baseline's settings, like the `control` of `ends` in a
-    `trajectory_match`. The harness changes its initial parameters by about one rounding error. A difference counts as
+    """Only with `equality: within`: an arm with the baseline's settings. The harness changes the initial parameters of
+    this arm by about one rounding error, as in the `control` of `ends` in a `trajectory_match`. A difference counts as
     rounding if it is at most ten times the difference between this arm and the baseline."""
     clipped_norm: ClippedNorm | None = None
     """The threshold that the norm of no group of gradients may exceed after the clip."""

@@ -71,7 +71,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def judged_gradients(claim: GradientMatch | Accumulation, run: RunEvidence) -> list[Compared]:
-    """Return the differences that the judge checked; [] if the claim is only about norms, or if evidence is missing."""
+    """Return the differences of gradients that the judge checked; [] without a baseline or if evidence is missing."""
     if claim.baseline is None:
         return []
     try:
@@ -113,7 +113,7 @@ def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
 
 
 def _tensors(compared: list[Compared]) -> Table:
-    """Return a table of tensors with their differences, the largest first. NaN and infinity come before numbers."""
+    """Return a table of tensors, the largest difference of gradients first. NaN and infinity come before numbers."""
     columns = ["tensor", "step", "largest difference", "equal bits", "largest of the baseline"]
     rows: list[list[object]] = []
     both = any(one.made for one in compared)

@@ -16,8 +16,8 @@ from harness.judging.sheet import Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import Prewarm, PtxTarget
 
-# Both judges in this file use the following functions. The functions return an inventory (list) of compiled kernels,
-# and the device or architecture that the kernels must fit.
+# Both judges in this file use the following functions. They find the run with an inventory (list) of compiled kernels,
+# the architecture that the kernels must fit, and the kernels by key.
 
 
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
@@ -66,7 +66,7 @@ def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Ta
 
 def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord]:
     """Return the kernels by key. End the judgement with FAIL if two kernels have the same key, but different names or
-    different PTX. what: a word for the kernels in messages."""
+    different PTX. what: the word `planned` or `used`, for the message."""
     found: dict[str, KernelRecord] = {}
     for record in records:
         other = found.setdefault(record.key, record)
@@ -83,8 +83,8 @@ def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord
 # `scope: device` also requires that no kernel was compiled or loaded after the prewarm, and that library handles were
 # created before the weights were uploaded. The record of compilations and loads is called JIT ledger.
 
-# cuBLAS allocates a workspace of this size at its first use (32 MiB on capability 9.0). The test leaves less memory
-# free, so a first use of cuBLAS after the upload fails. A run that succeeds proves that there was no such first use.
+# cuBLAS allocates a workspace of this size at its first use (32 MiB on capability 9.0). With `memory_filled`, less
+# memory is free after the upload. A first use of cuBLAS then fails. Steps that succeed thus contain no first use.
 FILLED_MEMORY_BYTES = 32 * 2**20
 _PHASES = ("prewarm", "upload", "train")
 
@@ -218,8 +218,8 @@ def _require_filled_memory(ledger: PrewarmEvidence, sheet: Sheet) -> None:
 
 
 def judge_ptx_target(part: PtxTarget, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: a readable device, at least one kernel, PTX
-    targets, fitting targets, fitting versions."""
+    """Return the judgement of a claim. The checks are made in this order: a readable device, at least one kernel,
+    readable PTX targets, targets that fit the device or architecture, PTX versions that fit targets and driver."""
     run = run_with_inventory(context, part, ("kernels", "prewarm"))
     inventory = run.kernels[part.candidate]
     wanted = required_target(part, inventory)

@@ -1,9 +1,9 @@
 """Judge `kernel_match`: kernels agree with their naive versions (naive twins) and with an fp64 reference.
 
 A case is a combination of one operation, data type, shape and magnitude of the inputs. Errors are relative to the
-reference's largest absolute value. With `relative_to: terms`, each element's error is relative to the sum of the
-absolute values of its terms instead. A kernel may have a peer, which is another project's kernel for the same
-operation.
+reference's largest absolute value. With `relative_to: terms`, the error of an element is instead relative to the sum of
+the absolute values of the terms that add up to the element. A kernel may have a peer, which is another project's kernel
+for the same operation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import KernelDemands, KernelMatch
 
-# The unit roundoff of every floating-point type of torch. An output may have a type for which the claim states no
-# bound. Types that are not in this table contain whole numbers and do not round.
+# The unit roundoff of every floating-point type of torch, because an output may have a type for which the claim states
+# no bound. Types that are not in this table contain whole numbers and do not round.
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -101,8 +101,8 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
     """End the judgement with FAIL if an output is not finite, or if a relative error is infinite. A relative error is
-    infinite if the output differs from the reference and the divisor is zero. where_infinite: says in the message which
-    divisor is zero."""
+    infinite if the output differs from the reference and the divisor is zero. where_infinite: a clause for the message
+    that names the divisor that is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
         settle(reasons.NON_FINITE, f"{_name(case)} returned a value that is not finite")
@@ -212,7 +212,7 @@ def _require_peers_that_bound(
     factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
 ) -> None:
     """End the judgement with FAIL if the comparison with the peer can never fail. The comparison can never fail if, for
-    all outputs of an operation, `factor` times the unit roundoff is at least as large as the tolerance."""
+    all outputs of an operation, `factor` times the unit roundoff of the output's type is at least the tolerance."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
         allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]
         if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for bound, dtype in allowed):

@@ -1,5 +1,5 @@
-"""Define the claims about kernels: `ptx_target` (the architecture that they are compiled for), `prewarm` (they are
-compiled early) and `kernel_match` (their results)."""
+"""Define the claims about kernels: `ptx_target` (the architecture that kernels are compiled for), `prewarm` (kernels
+are compiled before the weights are loaded) and `kernel_match` (the results of kernels)."""
 
 # ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
 
@@ -72,9 +72,9 @@ class KernelDemands(Strict):
     """Required values of the metadata of compiled kernels, and of constants in their source."""
 
     shared_memory_bytes: Annotated[Count | None, Demand("demand_unmet", unmet_demand="shared_memory_bytes")] = None
-    """Shared memory of a block, in bytes."""
+    """Shared memory of a thread block, in bytes."""
     threads: Annotated[Count | None, Demand("demand_unmet", unmet_demand="threads")] = None
-    """Threads of a block."""
+    """Number of threads in a thread block."""
     unroll: Annotated[Count | None, Demand("demand_unmet", unmet_demand="unroll")] = None
     """Factor by which the inner loop is unrolled. The edge of a tile must be a multiple of this factor."""
     tile: Annotated[Count | None, Demand("demand_unmet", unmet_demand="tile")] = None
@@ -100,7 +100,7 @@ class KernelMatch(Judged):
         "largest_value"
     )
     """The value by which an error is divided. `largest_value`: the largest absolute value of the reference. `terms`:
-    for each element, the sum of the absolute values of its terms."""
+    for each element, the sum of the absolute values of the terms that are added up to the element."""
     over_peer_at_most: Annotated[Positive | None, Demand("exceeds_peer")] = None
     """Largest allowed ratio of the kernel's worst error to the peer's worst error, for each operation and data type. If
     the peer's error is smaller than the type's unit roundoff, the unit roundoff is used instead. With `relative_to:

@@ -101,7 +101,7 @@ def _by_target(seen: KernelsEvidence) -> list[tuple[str, int]]:
 
 
 def _machine(seen: KernelsEvidence) -> str:
-    """Return a sentence with the kernels' architecture and the newest PTX version that the driver can load."""
+    """Return a sentence: the kernels' architecture or the device, and the newest PTX version that the driver loads."""
     if seen.compiled_for:
         compiled = f"compiled for {seen.compiled_for}, without a device"
     elif seen.device:
@@ -131,7 +131,7 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
 
 
 def _of_an_arm(seen: KernelsEvidence) -> Iterator[tuple[str, ...]]:
-    """Yield one row for each kernel, or two rows if the plan and the run give it different targets."""
+    """Yield one row for each kernel, or two rows if its targets or PTX versions differ between plan and run."""
     found: dict[tuple[str, str, str], list[str]] = {}
     routes: dict[tuple[str, str, str], str] = {}
     for where, kernels in (("plan", seen.planned), ("run", seen.used)):

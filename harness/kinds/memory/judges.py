@@ -1,4 +1,4 @@
-"""Judge device memory: `memory_steady` (it does not grow) and `peak_memory` (an arm's peak stays within a bound)."""
+"""Judge device memory: `memory_steady` (memory does not grow) and `peak_memory` (an arm's peak is within a bound)."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: 
 
 
 def _growth(sizes: list[int], after: int) -> float:
-    """Return the largest of three relative growths: negative if memory shrank, infinite if it grew from 0 bytes. The
-    first is from the peak of the first `after` samples to the peak of all later samples. The others lead to the peak of
-    the last `after` samples: from the peak of the first `after` later samples, and from the median peak of groups of
-    `after` samples in the first half of the later samples."""
+    """Return the largest of three relative growths: negative if memory shrank, infinite if memory grew from 0 bytes.
+    The first is from the peak of the first `after` samples to the peak of all later samples. The second and the third
+    are to the peak of the last `after` samples: the second from the peak of the first `after` later samples, the third
+    from the median peak of groups of `after` samples in the first half of the later samples."""
     later = sizes[after:]
     growth = _relative(max(later), max(sizes[:after]))
     if len(later) > after:  # the first `after` later samples and the last `after` later samples may overlap
@@ -205,7 +205,7 @@ def _require_little_outside(part: PeakMemory, name: str, peaks: PeakMemoryEviden
 
 
 def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvidence, sheet: Sheet) -> str:
-    """End the judgement with FAIL if the peak exceeds its bound. Return a sentence about the peak."""
+    """End the judgement with FAIL if the candidate's peak exceeds its bound. Return a sentence about this peak."""
     peak, other = (_bytes(peaks, part.of, part.over) for peaks in (ours, theirs))
     ratio = peak / other
     sheet.figure("ratio", ratio)
@@ -228,7 +228,7 @@ def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvide
 
 
 def _require_known(name: str, peaks: PeakMemoryEvidence) -> None:
-    """End the judgement with INCONCLUSIVE if a peak may have been higher than recorded."""
+    """End the judgement with INCONCLUSIVE if a peak of memory may have been higher than recorded in `peaks`."""
     if peaks.lost_peaks:
         settle(
             reasons.PEAK_UNKNOWN,

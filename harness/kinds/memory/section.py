@@ -14,7 +14,7 @@ from harness.report.view import ReportView
 
 
 def section(view: ReportView) -> Section | None:
-    """Return a section with a part for each judged peak with measured arms, or None if there is none."""
+    """Return a section with a part for each judged `peak_memory` claim with a measured arm; None if there is none."""
     shown = [part for judged in judged_parts(view, PeakMemory) for part in _parts(judged)]
     lead = (
         "The most memory that each arm held at one time, in a separate process. Torch counts allocated bytes (the "

@@ -13,14 +13,14 @@ from harness.judging.context import end_of, executed
 from harness.judging.end_state import differing
 from harness.judging.sheet import Sheet, number, settle, some
 
-# Smallest number of different rows that a rank must read in an average step, as a share of an expected number. The
-# expected number is how many rows would be different if the rank drew its rows at random.
+# Smallest number of different rows of a batch that a rank must read in an average step, as a share of an expected
+# number. The expected number is how many rows would be different if the rank drew its rows at random.
 FEWEST_ROWS = 0.75
 # A rank fails only if its number of different rows is also more than this many standard deviations below the expected
 # number. Otherwise a rank with few steps could fail by chance.
 DEVIATIONS = 3.0
-FEWEST_WHOLE = 0.5  # smallest share of steps that have a whole batch; the last batch of an epoch may be smaller
-# Smallest number of different shares of batches that each rank must read, as a fraction of the number that the best
+FEWEST_WHOLE = 0.5  # smallest share of steps in which ranks must read a whole batch; an epoch's last one may be smaller
+# Smallest number of different shares of batches that each rank must read, as a fraction of the largest number that one
 # rank read.
 FEWEST_SHARES = 0.5
 
@@ -55,7 +55,7 @@ def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
 
 
 def named(executions: Mapping[int, ArmEvidence]) -> dict[str, ArmEvidence]:
-    """Return the executions by the names that messages use."""
+    """Return the executions of an arm's ranks by the names that messages use."""
     return {f"rank {rank} of {execution.start.arm}": execution for rank, execution in executions.items()}
 
 
@@ -83,9 +83,9 @@ def odd_one(digests: Sequence[str]) -> int | None:
 
 
 def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -> dict[int, RankSteps]:
-    """Return the records of one rank of each model, namely of the ranks whose number is a multiple of `model_parallel`.
-    Each group of `model_parallel` ranks holds one model and reads the same rows. End the judgement with FAIL if the
-    ranks of a group read different rows."""
+    """Return the record of one rank for each copy of the model: of each rank whose number is a multiple of
+    `model_parallel`. Each group of `model_parallel` ranks holds one model and reads the same rows. End the judgement
+    with FAIL if the ranks of a group read different rows."""
     first = {rank: noted for rank, noted in steps.items() if rank % model_parallel == 0}
     for rank, noted in steps.items():
         reader = rank - rank % model_parallel
@@ -154,7 +154,7 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
 def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
     """End the judgement with FAIL if a rank read too few or too many rows in a step. In a step, all ranks together may
     read a smaller or larger batch than the workload states. If most batches are smaller, leave the claim undecided,
-    because rows that the trainer packs into one row look like missing rows."""
+    because a trainer that packs several rows into one row seems to miss rows."""
     fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
     whole, made = 0, 0
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
@@ -182,7 +182,7 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
 def _different(steps: Sequence[Sequence[str]]) -> tuple[float, float, float]:
     """Return three numbers for a rank's rows. The first is the mean number of different rows in a step. The second is
     the number that is expected for random draws from all of the rank's rows. The third is an upper bound on the
-    standard deviation of the number for such draws.
+    standard deviation of the mean number for such draws.
 
     Of n draws from v rows, v (1 - (1 - 1/v)^n) are expected to be different. The variance is at most n/4 (Efron-Stein),
     because one draw changes the number by at most 1.

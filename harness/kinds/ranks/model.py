@@ -109,8 +109,8 @@ class RanksMatch(OverRanks):
     """An arm with one rank. It processes the ranks' shares of a batch one after the other as micro-batches, and adds up
     the same terms as the ranks. The ranks' parameters must be equal to this arm's in every bit after every step."""
     ends: Ends | None = None
-    """How much the end states of the first rank and the baseline may differ. They include tensors that no loss reads,
-    such as averaged weights. A control shows the effect of rounding. Use `ends` instead of `max_end_difference`."""
+    """Bounds on the difference between the end states of the first rank and the baseline, also in tensors that no loss
+    reads, such as averaged weights. A control shows the effect of rounding. Not allowed with `max_end_difference`."""
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
         found = super().recorded_of()

@@ -49,8 +49,8 @@ class _Draws:
     apart: Mapping[int, int]
 
     def describe(self) -> str:
-        """Return `separate` or `shared`, as in a contract. If neither is true of all steps, return text that says in
-        how many steps ranks drew the same numbers."""
+        """Return `separate` or `shared`, the words of a contract. If neither word is true of all steps, return text
+        with the number of steps in which ranks drew the same numbers."""
         if not self.alike:
             return "separate"
         return "shared" if not self.apart else f"shared in {len(self.alike)} of {self.steps} steps"
@@ -150,8 +150,8 @@ def _require(name: str, word: RandomNumbers, draws: _Draws, sheet: Sheet) -> Non
 REPLICATED = ("parameters", "optimizer")
 COLLECTIVE_KERNELS = ("nccl",)  # a kernel whose name contains one of these words is a collective
 _CATEGORY = {"parameters": "parameters", "optimizer": "optimizer's tensors"}
-# Number of first steps that are not judged. DistributedDataParallel groups gradients anew after its first step, and
-# needs additional collectives for this.
+# Number of first steps whose collectives are not judged. DistributedDataParallel groups gradients anew after its first
+# step, and needs additional collectives for this.
 SETTLING_STEPS = 2
 
 
@@ -230,10 +230,10 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
-    """End the judgement with FAIL if a rank holds too large a share of the parameters or of the optimizer's tensors.
-    Also end it with FAIL if every parameter is divided and the claim sets no `share_at_most`. End the judgement with
-    ERROR if the claim needs the shares, but they were not recorded. Return a clause that says how many parameters are
-    divided, or ""."""
+    """End the judgement with FAIL if a rank holds too large a share of the parameters or of the optimizer's tensors, or
+    if every parameter is divided and the claim sets no `share_at_most`. End the judgement with ERROR if the claim needs
+    the shares, but they were not recorded. Return a clause with the number of divided parameters, or "" if there are
+    none."""
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:
         sheet.figure("parameters_in_parts", in_parts, "tensors")
@@ -348,7 +348,7 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
     for rank, execution in executions.items():
         ours = end_of(execution).state
         if ours is None or reference is None:
-            continue  # an earlier check reports missing state
+            continue  # `Comparison.held` reports missing state
         found = [each for each in differing(ours, reference) if each.category in REPLICATED]
         # Do not compare optimizer state that only one rank has. Such state is divided among the ranks (ZeRO). The
         # parameters that the optimizer updates with this state were compared after each step.

@@ -1,4 +1,4 @@
-"""Judge `ranks_match`: several ranks train as one process does on their joined batches, within a bound."""
+"""Judge `ranks_match`: several ranks train like one process that reads the rows of all ranks, within a bound."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
         after_each_step = f", and are equal in bits to those of {part.in_turn} after each step"
     if part.ends is not None:
         control = executed(run, part.ends.control)
-        after_each_step += require_near_ends(part.ends, "rank 0", executions[0], theirs, baseline, control, sheet)
+        after_each_step += require_near_ends(
+            part.ends, "rank 0", executions[0], theirs, baseline, control, sheet, same_system=same_system
+        )
     _require_equal_ends(executions, sheet)
     return comparison.held(
         f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most {number(found.largest)} "

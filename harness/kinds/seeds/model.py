@@ -41,13 +41,13 @@ class NotWorse(Guarding):
     metric: Annotated[Metric, NoDemand("names a series")] = "loss"
     """The compared quantity: the loss, or a metric that the systems of both arms report."""
     direction: Annotated[Literal["lower_is_better", "higher_is_better"], Demand("worse")]
-    """Whether lower or higher values of the metric are better."""
+    """The better values of the metric: the lower ones or the higher ones."""
     last: Annotated[Count, NoDemand("states over how many steps the compared value is averaged"), CountsSteps()]
     """Number of last steps over which the metric is averaged; 1 for the final value."""
     margin: Annotated[Positive | None, Demand("worse")] = None
     """Largest difference by which the candidate may be worse, in the metric's unit."""
     relative_margin: Annotated[Positive | None, Demand("worse")] = None
-    """How much worse the candidate may be, relative to the magnitude of the baseline's metric with the same seed."""
+    """Per seed, the largest amount by which the candidate may be worse, relative to the baseline's absolute value."""
     seeds: Annotated[list[Natural], Field(min_length=FEWEST_SEEDS, max_length=MOST_SEEDS), MEASURED]
     """The seeds. Each seed gives one difference between the arms."""
     save_at: Annotated[Count | None, NoDemand("chooses the step of the save; evidence of another step is an ERROR")] = (

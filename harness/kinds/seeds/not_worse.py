@@ -82,8 +82,7 @@ def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> Non
 
 
 def note_chains(chains: list[Chain], sheet: Sheet) -> None:
-    """Add figures to the verdict (`sheet`): those of the checkpoint with the largest number of tensors that its load
-    did not restore."""
+    """Add to the verdict's figures (`sheet`) those of the checkpoint whose load left the most tensors unrestored."""
     if chains:
         note_checkpoint(max((chain.worst for chain in chains), key=lambda joint: len(joint.lost)), sheet)
 
@@ -92,8 +91,8 @@ def note_chains(chains: list[Chain], sheet: Sheet) -> None:
 # simulation of many experiments can call the same functions.
 #
 # With each seed, both arms train from the same start on the same batches. This gives one number, the excess of the
-# seed: by how much the candidate is worse, minus the allowed margin. docs/statistics.md derives the rule. Shapes: `...`
-# stands for any number of experiments, N for the number of seeds.
+# seed: by how much the candidate is worse, minus the allowed margin. docs/statistics.md derives how excesses decide.
+# Shapes: `...` stands for any number of experiments, N for the number of seeds.
 
 
 def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_is_better: bool) -> Array:
@@ -104,19 +103,19 @@ def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_
 
 
 def interval(excess: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the lower and upper bounds [...] of the trimmed mean over seeds. `confidence` is the one-sided confidence
-    of each bound."""
+    """Return a lower and an upper bound [...] on the trimmed mean of `excess` over seeds. confidence: that of each
+    bound alone (one-sided)."""
     mean, reach = trimmed(excess, confidence)
     return mean - reach, mean + reach
 
 
 def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
-    """Return an array [...] of decisions: 1 if the candidate is not worse by more than the margin, -1 if it is worse by
-    more than the margin, and 0 if this is undecided.
+    """Return an array [...] of decisions: 1 if the candidate is better, or worse by at most the margin; -1 if it is
+    worse by more than the margin; 0 if this is undecided.
 
-    The decision 1 requires that the upper bound is at most 0, and also that nearly all seeds agree. The error
-    probability of a count of seeds is known for any distribution of noise. The decision -1 requires only that the lower
-    bound is above 0.
+    The decision 1 has two conditions: the upper bound is at most 0, and the excess of nearly all seeds is at most 0.
+    The second condition only counts seeds, so its error probability is known for any distribution of noise. The
+    decision -1 has one condition: the lower bound is above 0.
     """
     low, high = interval(excess, confidence)
     dissenting = may_dissent(excess.shape[-1], confidence)
@@ -195,7 +194,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
         require_precisions(part, executions[part.candidate], executions[part.baseline])
         comparison.begin(group)
     _require_unequal_seeds(part, by_seed)
-    # checked before the losses are compared, because the margin is meant for distinct batches
+    # check the batches before the losses are compared, because the margin is meant for distinct batches
     for executions in by_seed.values():
         require_distinct_batches(part.guards, executions[part.candidate], sheet)
     note_chains(chains, sheet)

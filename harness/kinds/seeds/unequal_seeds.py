@@ -58,7 +58,7 @@ def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
 
 
 def _start(execution: ArmEvidence) -> tuple[object, ...]:
-    """Return the state before the first step, without the states of generators."""
+    """Return digests of the state before the first step, without the states of generators."""
     state = execution.start.state
     found = {} if state is None else {name: each for name, each in state.digests.items() if name != "generators"}
     return execution.start.trainable_digest, execution.start.frozen_digest, found

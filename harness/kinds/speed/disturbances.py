@@ -24,15 +24,15 @@ from harness.kinds.speed.timing import device_seconds
 Timed = tuple[TimingEvidence, Telemetry]
 """The timed blocks of one process, and the telemetry that was sampled during them."""
 
-# The two margins are the largest allowed ratios of a working time to the measured seconds of a block. The timed phase
-# may differ from the sum of its blocks by `UNACCOUNTED_S` seconds plus a share of the phase. In 208 processes on H200s,
-# the device worked for at most 0.978 times the block's seconds (measured in another block), and the processors for at
-# most 1.014 times. The timed phase was between 0.79 s shorter and 0.25 s longer than the sum of its blocks.
+# The two margins limit the time for which the device, or the processors, worked in a block, as a multiple of the
+# block's measured seconds. The timed phase may differ from the sum of its blocks by `UNACCOUNTED_S` plus a share of the
+# phase. In 208 processes on H200s, the device worked for at most 0.978 times the block's seconds (measured in another
+# block), the processors for at most 1.014 times. The phase was 0.79 s shorter to 0.25 s longer than its blocks' sum.
 DEVICE_MARGIN = 1.25
-PROCESSOR_MARGIN = 1.25  # the limit applies to the time of all processors together
+PROCESSOR_MARGIN = 1.25  # multiplied by the number of processors, and compared with the time of all processors together
 UNACCOUNTED_S = 1.0
-# Share of the timed phase that is allowed in addition. If a step is shorter than a millisecond, recording it can take
-# as long as the step.
+# The share of the timed phase by which the phase may differ in addition to `UNACCOUNTED_S`. If a step is shorter than a
+# millisecond, recording the step can take as long as the step itself.
 UNACCOUNTED_SHARE = 0.5
 
 
@@ -126,7 +126,7 @@ def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | 
         )
 
 
-HELPERS_SHARE = 0.02  # largest share of the timed seconds of the faster arm
+HELPERS_SHARE = 0.02  # largest untimed work of an arm's threads and children, as a share of the faster arm's timed time
 
 
 def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> None:
@@ -253,12 +253,12 @@ def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, Tim
         if not value <= limit:
             exceeded.append(f"{name.replace('_', ' ')} {number(value)} (limit {number(limit)})")
     if exceeded:
-        settle(reasons.LIMITS_EXCEEDED, f"the machine was not quiet while it was timed: {', '.join(exceeded)}")
+        settle(reasons.LIMITS_EXCEEDED, f"the machine was not quiet during the timing: {', '.join(exceeded)}")
     return seen["sm_clock_spread"]
 
 
 def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list[TelemetrySample]:
-    """Return a process's telemetry samples. End the judgement with INCONCLUSIVE if there are gaps or missing readings.
+    """Return a process's telemetry samples. End the judgement with INCONCLUSIVE if samples or their values are missing.
 
     clocked: True if a GPU worked in the timed steps, so that its clock must have been sampled.
     """
@@ -304,7 +304,7 @@ def _throttled_share(samples: list[TelemetrySample]) -> float:
     """Return the share of samples in which the driver slowed the GPU for another reason than the power cap.
 
     A step that uses the GPU fully reaches the power cap, so the cap is part of the workload. `sm_clock_spread` limits
-    the cap's effect on the clock, and `power_capped_share` reports in which share of samples it applied.
+    the cap's effect on the clock. The figure `power_capped_share` is the share of samples in which the cap applied.
     """
     return sum(bool(set(sample.throttle_reasons) - {POWER_CAP}) for sample in samples) / len(samples)
 

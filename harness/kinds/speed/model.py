@@ -42,7 +42,7 @@ class Limits(Strict):
     foreign_gpu_processes: Natural = 0
     """Largest allowed number of other processes on the GPU."""
     throttled_share: Annotated[Share, Nothing(1.0)] = 0.0
-    """Largest allowed share of samples in which the driver slowed the GPU for another reason than its power limit."""
+    """Largest share of telemetry samples in which the driver may slow the GPU, except because of its power limit."""
     sm_clock_spread: Share = SM_CLOCK_SPREAD
     """Largest allowed difference between the highest and the lowest SM clock in a process, relative to the median of
     the clock, 0 to 1. This limits the effect of a power cap. A value above 0.05 requires `clock_advantage`."""
@@ -77,8 +77,8 @@ class ThroughputRatio(Judged):
     at_least: Annotated[Positive, Demand("too_slow")]
     """The smallest ratio of steps per second (candidate / baseline) with which the claim holds."""
     measure: Annotated[Literal["step", "enqueue"], NoDemand("chooses which times are compared")] = "step"
-    """What is timed. `step`: whole steps. `enqueue`: the host's time to enqueue the first step of each block. The
-    device is idle before this step, so the host does not wait for a full queue."""
+    """The work that is timed. `step`: whole steps. `enqueue`: the host's work to enqueue the first step of each block.
+    The device is idle before this step, so the host does not wait for a full queue."""
     processes: Annotated[int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES), MEASURED] = 12
     """Number of processes of a measurement. Each process gives one ratio. At a confidence of 0.99, eight processes must
     all reach the demanded ratio. Of twelve processes, one may fail to reach it."""

@@ -24,7 +24,7 @@ from harness.report.view import ReportView
 # The following functions draw all processes of a timing on one time axis. They show the times of the blocks and the
 # telemetry of the machine.
 
-GAP = 0.04  # width of the gap between two processes, as a share of the seconds of all processes
+GAP = 0.04  # width of the gap between two processes in the chart, as a share of the seconds of all processes together
 
 
 def side_by_side(
@@ -150,7 +150,7 @@ UNCLOCKED = (
 
 
 def section(view: ReportView) -> Section | None:
-    """Return a section with a part for each throughput claim of a unit that was timed, or None if there is none."""
+    """Return a section with a part for each `throughput_ratio` claim that was timed, or None if no claim was timed."""
     shown = []
     for judged in judged_parts(view, ThroughputRatio):
         pair = (judged.claim.candidate, judged.claim.baseline)

@@ -1,7 +1,7 @@
 """Compute the ratios, the figures and the sentence of a timing's verdict from the measurements of its processes.
 
-Each process is read in two ways, because it may be unclear which blocks were disturbed. The cautious reading can prove
-the demanded ratio, and the generous reading can refute it (`statistics.readings`).
+The times of each process have two readings, because it may be unclear which blocks were disturbed. The cautious
+reading can prove the demanded ratio, and the generous reading can refute this ratio (`statistics.readings`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ READ_ALIKE = 0.01
 
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
-    """Return the cautious and the generous reading of all processes. Processes may have different numbers of rounds."""
+    """Return two readings of all processes: disturbed blocks count against the candidate (cautious), or in its favour
+    (generous). Processes may have different numbers of rounds."""
     # Compute processes with equally many rounds together. Separate calls for each process took a third of the time in
     # which a verdict is computed.
     alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
@@ -96,8 +97,8 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
 
 
 def note_processes(timed: Counted, reading: Reading, sheet: Sheet) -> None:
-    """Add each process's ratio to the verdict's figures (`sheet`), for the charts. reading: the reading that
-    decides."""
+    """Add each process's ratio to the verdict's figures (`sheet`), for the charts. reading: the one of the two readings
+    (against the candidate, or in its favour) that decides."""
     for process, value in zip(timed.processes, reading.ratios, strict=True):
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
@@ -134,8 +135,8 @@ def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
 
 
 def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
-    """Return a sentence about a ratio that does not decide the claim. If the two readings differ, the sentence contains
-    both ratios. Otherwise it contains the only ratio, which is too close to the demanded ratio."""
+    """Return a sentence about a ratio that does not decide the claim. If the two readings give different ratios, the
+    sentence contains both. Otherwise it says that the ratio is too close to the demanded one."""
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (
@@ -188,7 +189,7 @@ EXPERIMENTS = 2000
 
 
 class Recorded:
-    """The processes of one recorded timing, in the cautious and in the generous reading."""
+    """The processes of one recorded timing, read against the candidate (cautious) and in its favour (generous)."""
 
     def __init__(self, timed: Counted, cautious: Reading, generous: Reading) -> None:
         self.processes, self._readings = len(timed.processes), (cautious, generous)

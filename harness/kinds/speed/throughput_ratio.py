@@ -1,7 +1,7 @@
 """Judge `throughput_ratio`: the candidate's steps per second are at least `at_least` times the baseline's.
 
-Two things must hold first. Each process must have timed the same training in both arms, and the machine must have been
-quiet. Then the ratios of all processes decide (`harness.judging.statistics`).
+There are two preconditions. In each process, both arms must have trained in the same way, and the machine must have
+been quiet. If both hold, the ratios of all processes decide (`harness.judging.statistics`).
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet) -> tuple[Counted, Reading, Reading]:
-    """Return the processes that count, and the cautious and the generous reading of their times. Add the ratios to the
-    verdict's figures (`sheet`)."""
+    """Return the processes that count, and two readings of their times: against the candidate (cautious), and in its
+    favour (generous). Add the ratios to the verdict's figures (`sheet`)."""
     require_profiled(part, processes, sheet)
     timed = counted(part, processes, sheet)
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
@@ -134,8 +134,8 @@ def _require_equal_training(
     comparison: Comparison,
     sheet: Sheet,
 ) -> None:
-    """End the judgement unless both arms of a process had equal starts, equal work and equal losses, and each step that
-    replays a capture launched its graphs."""
+    """End the judgement unless both arms of a process had equal starts, equal batches, and losses that satisfy the
+    claim `trajectory`, and each step that replays a capture launched its graphs."""
     run, timing = process
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_launches(part, context, process, candidate, sheet)
@@ -175,8 +175,8 @@ def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: 
 def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading, demanded: float, sheet: Sheet) -> None:
     """End the judgement with INCONCLUSIVE if typical blocks prove the ratio, but all blocks together do not reach it.
 
-    The time of slow blocks counts as the candidate's time unless a slow processor explains it. Without such an
-    explanation the cause of a stall is unknown. Stalls therefore do not refute the ratio.
+    Slow blocks count in the candidate's time, except those that were slow because of a slow processor. The cause of the
+    others (stalls) is unknown, so stalls do not refute the ratio.
     """
     if not statistics.stalls(cautious, demanded, part.confidence, timed.sizes):
         return

@@ -23,11 +23,11 @@ from harness.judging.sheet import Sheet, settle
 from harness.judging.statistics import Array
 from harness.kinds.speed.model import ThroughputRatio
 
-# Other work can slow a processor and lengthen a block by a known factor. A block counts as stalled if it takes at least
-# this multiple of the lengthened time. Of 1,640 slowed blocks in published runs, none took more than 1.63 times this
-# time.
+# Other work can slow a processor and lengthen a block by a known factor. The expected time of such a block is the time
+# of a typical block multiplied by this factor. A block counts as stalled if it takes at least `STALLED` times its
+# expected time. Of 1,640 slowed blocks in published runs, none took more than 1.63 times its expected time.
 STALLED = 2.0
-# Two readings of the same clock may differ by this many seconds because of rounding. In 260 published processes, there
+# Two times that one clock gave may differ by this many seconds because of rounding. In 260 published processes, there
 # were at least 3.5 ms between two blocks, and at least 178 ms between two processes.
 ROUNDING_S = 1e-6
 
@@ -38,8 +38,8 @@ class StepTimes:
     rounds. A round has four blocks in the order ABBA or BAAB (A and B are the two arms).
 
     candidate, baseline: the measured times. free_candidate, free_baseline: the shortest times that the blocks could
-    have taken without a disturbance. excused [B]: the shortest possible times of the candidate's blocks in rounds that
-    were left out.
+    have taken without a disturbance. excused [B]: the shortest possible times of the candidate's B blocks in rounds
+    that were left out.
     """
 
     candidate: Array
@@ -158,7 +158,7 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
     return {arm: [block for block in blocks if block.arm == arm] for arm in (part.candidate, part.baseline)}
 
 
-# Two blocks must not overlap in time, because both would share the device.
+# Two timed blocks must not overlap in time. Otherwise both blocks would share the device, and slow each other.
 
 
 def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
@@ -286,8 +286,8 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:
-    """End the judgement unless a working profiler watched at least one process, and every other process captured the
-    same graphs as a watched process."""
+    """End the judgement if no working profiler watched a process, or if a process captured graphs that no watched
+    process captured."""
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:
@@ -312,8 +312,8 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
 
 
 def _require_device_time(process: Process, arm: str) -> None:
-    """End the judgement if no work of the device was recorded in a step of `arm`. The check of the process's clock in
-    `disturbances` needs the time of this work."""
+    """End the judgement with INCONCLUSIVE if no work of the device was recorded in a step of `arm`. A later check, of
+    the process's clock (`require_sound_clock` in `disturbances`), needs the time of this work."""
     seconds = process.timing.observed_device_seconds.get(arm, 0.0)
     if not math.isfinite(seconds):
         settle(
@@ -369,7 +369,7 @@ FEWEST_ROUNDS = 2  # disturbed rounds are left out only if at least this many un
 
 @dataclass(frozen=True)
 class Slowing:
-    """Estimates how much other work may have slowed each block of a timing. All processes of the timing ran on one
+    """An estimate of how much other work may have slowed each block of a timing. All processes of the timing ran on one
     machine.
 
     least_pace: the shortest pace of a block in all processes. A pace is the seconds that a fixed piece of work took.
@@ -410,8 +410,7 @@ class Slowing:
         return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
     def left_out(self, timing: TimingEvidence) -> set[int] | None:
-        """Return the disturbed rounds of the process, which must not be used. Return None if too few undisturbed rounds
-        remain."""
+        """Return the disturbed rounds of the process, which must not be used; None if too few rounds remain."""
         rounds = self.disturbed_rounds(timing)
         others = {block.round for block in timing.blocks} - rounds
         return rounds if not rounds or len(others) >= FEWEST_ROUNDS else None

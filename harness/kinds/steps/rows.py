@@ -42,8 +42,8 @@ ROWS = (
         card=("step_accuracy",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
-            "captured": "The check is made if the candidate captures, but no published run has such a candidate, and "
-            "published runs show which checks are made.",
+            "captured": "The check is made if the candidate captures, but a test reads from published runs which "
+            "checks are made, and no published run has such a candidate.",
             "uncaptured": "The arms are different implementations, and neither is the plain form of the candidate.",
             "watched": _NOT_WATCHED,
             "recorded.peer": _PARAMETERS_ALONE,

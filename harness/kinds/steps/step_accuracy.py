@@ -87,7 +87,7 @@ def _root_mean_square(values: Sequence[float]) -> float:
 
 
 def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
-    """Return the mean absolute differences from the reference's losses, over all steps of several runs.
+    """Return, for candidate and peer, the mean absolute difference from the reference's losses over the runs' steps.
 
     series: for each run, the losses [steps] of candidate, peer and reference. Raises ValueError if there is no step.
     """
@@ -106,7 +106,7 @@ def median_ratio(errors: Sequence[Errors]) -> float:
 HIGHER_PRECISION = ("float32", "float64")
 # unit roundoff of each data type, relative to the value
 UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
-# The executions with one seed, by the name of the arm that was executed (candidate, peer, reference).
+# The executions with one seed: name of an arm (candidate, peer or reference) -> the execution of this arm.
 Executions = Mapping[str, ArmEvidence]
 
 
@@ -173,8 +173,8 @@ def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group
 
 
 def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
-    """Return the record of each seed and step. End the judgement with ERROR if a record or an arm is missing, and with
-    another verdict if a trained tensor was not compared."""
+    """Return the record of each compared seed and step. End the judgement with ERROR if a record or an arm is missing,
+    and with FAIL if a trained tensor was not compared."""
     wanted = sorted(product(part.gradient_seeds, part.gradient_steps))
     by_place = {(record.seed, record.step): record for record in run.step_errors}
     missing = [f"seed {seed} step {step}" for seed, step in wanted if (seed, step) not in by_place]

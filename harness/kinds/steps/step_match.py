@@ -48,7 +48,7 @@ class Held:
 
     @property
     def times(self) -> float:
-        """Return the error as a multiple of its bound; infinite if the error is NaN or negative."""
+        """Return the error divided by its bound; infinite if the error is NaN or negative."""
         return self.error / self.bound if self.error >= 0 else math.inf
 
 
@@ -64,8 +64,8 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
     _note(part, candidate, held, sheet)
 
     named = {f"{role} {part.arms()[role]}": execution for role, execution in arms.items()}
-    # The yardstick's start is compared with the candidate's. Both have the same precision, so equal parameters
-    # have equal digests.
+    # Compare the starts of yardstick and candidate. Both arms have the same precision, so equal parameters have equal
+    # digests.
     roles = {name: role for name, role in zip(named, arms, strict=True) if role != "candidate"}
     group = Group(dict(reversed(named.items())), roles)
     comparison.begin(group)
@@ -81,8 +81,8 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
-    """Yield each error with its bound. The bounds of loss, norms and gradients become larger if the yardstick's errors
-    are large."""
+    """Yield each error with its bound. The bounds of loss, norms and gradients become larger if the errors of the
+    yardstick (the reference in the candidate's precision) are large."""
     seen: dict[str, float] = {}
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):

@@ -27,10 +27,10 @@ from harness.contract.base import (
 from harness.contract.guards import Bounded, Ends, Guards
 
 RelativeBound = Annotated[Positive | None, Demand("exceeds_tolerance", exceeded_bound="max_relative_difference")]
-# Number of runs of each arm under `noise`. With fewer runs, there are too few ways to divide all runs into two groups,
-# and equal arms would fail more often than in 1 % of the cases.
+# Smallest number of runs of each arm with `equality: noise`, and the default. With fewer runs, there are too few ways
+# to divide all runs into two groups, and equal arms would fail in more than 1 % of the cases.
 RUNS = 5
-NOISE_STEPS = (0, 1, 2, -1)  # indices of the steps at which gradients are compared under `noise`
+NOISE_STEPS = (0, 1, 2, -1)  # indices of the steps at which gradients are compared with `equality: noise`
 
 
 class Precisions(Strict):
@@ -84,7 +84,7 @@ class TrajectoryMatch(Bounded):
     """Largest allowed difference, relative to the baseline's absolute value at the same step. If `max_abs_difference`
     is also given, both bounds must hold."""
     compare: Annotated[Literal["every", "final", "first"], NoDemand("chooses the steps that are compared")] = "every"
-    """Which steps are compared: every step, only the last, or only the first, which comes before any update."""
+    """The compared steps: every step, only the last step, or only the first step, which comes before any update."""
     precisions: Precisions | None = None
     """The precisions in which the two arms must compute, if the arms differ in precision. The frozen tensors of the
     arms then have different formats. They are not compared, but they must not change during training."""
@@ -96,9 +96,9 @@ class TrajectoryMatch(Bounded):
     in their operators, in the types, shapes or strides of the operators' inputs, or in any bit. If they do not differ,
     the claim is undecided (`optimization_off`)."""
     guards: Guards
-    """What must hold before the claim can pass."""
+    """Conditions that must hold before the claim can pass."""
     ends: Ends | None = None
-    """Only with `equality: within`: how much the end states may differ. With `bitwise` they must be equal in bits."""
+    """Only with `equality: within`: bounds on the difference of the end states. `bitwise` demands equal end states."""
 
     must_train_alike: ClassVar[bool] = True
 
@@ -106,8 +106,8 @@ class TrajectoryMatch(Bounded):
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the demands of the fields, by name. For `equality`, include only the reason code that this claim can
-        give."""
+        """Return the demand of each field, by the field's name. That of `equality` has only the reason code that this
+        claim can give."""
         found = super().demanded()
         if "equality" in found:
             found["equality"] = Demand("beyond_noise" if self.equality == "noise" else "differs")
@@ -180,12 +180,12 @@ class TrajectoryMatch(Bounded):
         return {self.baseline: 2}  # the noise floor is the difference between two executions of the baseline
 
     def compared(self) -> list[list[str]]:
-        # Arms in one group are executed in one process, which records by how much their parameters differ at the end. A
-        # claim of equal bits needs only digests. Repetitions and controls need only series and digests.
+        # Arms of one list are executed in one process, which records by how much their parameters differ at the end. A
+        # claim of equal bits needs only digests. Repetitions and controls of guards need only series and digests.
         if self.equality == "bitwise":
             return []
-        # In one process, libraries make the same choices for both arms, for example of an algorithm. Therefore
-        # candidate and baseline are executed in one process.
+        # Execute candidate and baseline in one process, where libraries choose, for example, the same algorithms for
+        # both.
         if self.equality == "noise":
             return [[self.candidate, self.baseline], [self.candidate], [self.baseline]]
         control = [] if self.ends is None else [[self.ends.control, self.baseline]]
@@ -211,7 +211,7 @@ class Repeatability(Bounded):
     """Largest allowed difference, relative to the first run's absolute value at the same step. If `max_abs_difference`
     is also given, both bounds must hold."""
     guards: Guards
-    """What must hold before the claim can pass."""
+    """Conditions that must hold before the claim can pass."""
 
     def replicas(self) -> dict[str, int]:
         return {self.candidate: self.runs}
@@ -234,7 +234,7 @@ class RunsDiffer(Judged):
     steps: StepsCompared
     """Number of steps that must have been compared."""
     losses_from: Annotated[int, Field(ge=0), Demand("losses_equal")]
-    """The first step, counted from 0, at which the losses must differ in bits, as at every later step."""
+    """The losses must differ in bits at this step, counted from 0, and at every later step."""
     batches: Annotated[bool, Demand("batches_equal")] = False
     """True if the arms must read different batches at every step."""
     start: Annotated[bool, Demand("start_equal")] = False

@@ -61,8 +61,8 @@ def require_equal_training(
     """End the judgement unless both arms trained in the measured steps, and these steps satisfy the claim `trajectory`.
     The checks are the same as in the judge of `trajectory_match`.
 
-    named: the baseline and then the candidate, by name. nothing: the message if no step was recorded. same_system: True
-    if one system trains both arms.
+    named: the executions of the baseline and then of the candidate, by the names that messages use. nothing: the
+    message if no step was recorded. same_system: True if one system trains both arms.
     """
     (theirs, baseline), (ours, candidate) = named.items()
     require_precisions(trajectory, candidate, baseline)
@@ -130,12 +130,12 @@ def _badness(found: Difference) -> tuple[bool, bool, float, int]:
 
 
 # The following functions judge `runs_differ`. Two arms that differ in one setting must have different losses. If the
-# claim requires it, they must also have different batches and starts.
+# claim requires it, the arms must also have different batches and starts.
 
 
 def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: finite losses, that no recording stands for
-    compiled code, enough steps, that losses, batches and starts differ, that both arms trained."""
+    """Return the judgement of a claim. The checks, in order: finite losses, that no recording replays uncompiled
+    operators instead of compiled code, enough steps, that losses, batches and starts differ, that both arms trained."""
     run = context.only_run("paired")
     ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
     named = {part.baseline: theirs, part.candidate: ours}

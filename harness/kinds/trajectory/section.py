@@ -24,7 +24,7 @@ ANCHOR = "trajectories"
 
 @dataclass
 class Comparison:
-    """Two compared series, with the bounds and units of the claims that compare them."""
+    """Two compared series (`pair`), with the units and the absolute bounds (`tolerances`) of claims about them."""
 
     pair: Compared
     tolerances: set[float] = field(default_factory=set)
@@ -51,7 +51,7 @@ class Seen:
 
 
 def section(view: ReportView) -> Section | None:
-    """Return a section with a part for each judged run whose arms have series, or None if there is none."""
+    """Return a section with a part for each judged run with an executed arm, or None if there is no such run."""
     drawn = {probe for kind in kinds().values() if ANCHOR in kind.card for probe in kind.probes}
     seen: dict[str, Seen] = {}
     for verdict, parts, runs in view.judged():
@@ -118,8 +118,7 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
             drawn = plots.trajectories(list(pair.curves.values()), pair.metric)
             part.judged.append(JudgedPlot(drawn, frozenset(pair.units)))
     if curves and not part.judged:
-        # Show only the first execution of each arm. Repetitions measure noise, and their curves would only hide the
-        # first one.
+        # Show only the first execution of each arm. Repetitions measure noise, and would hide the first one's curve.
         first = {arm_in(run, arm) for arm in run.arms}
         part.plots.append(plots.trajectories([curve for curve in curves if curve.name in first]))
     rows = [row for item in seen.comparisons.values() for row in _compared(part, item)]
@@ -139,8 +138,8 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
 
 
 def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
-    """Yield the table row of a comparison, if there is a step to compare. Add the comparison's text to `part`, and a
-    plot unless the series are equal."""
+    """Yield the table row of a comparison, if there is a step to compare. Add the comparison's text to `part`. Also add
+    a plot if the two series differ and several steps are compared."""
     pair, values, found = item.pair, item.pair.distances, item.pair.difference()
     if not len(values):
         return
@@ -164,7 +163,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
 
 
 def _steps(pair: Compared) -> str:
-    """Return a phrase that names the compared steps, and says if some of the steps were not judged."""
+    """Return a phrase that names the compared steps, and each arm's number of steps if these numbers differ."""
     ours, theirs = len(pair.ours), len(pair.theirs)
     if pair.compare != "every":
         return f"the {pair.compare} step"

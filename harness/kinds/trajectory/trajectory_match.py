@@ -51,8 +51,8 @@ SAME = "the same operators on the same types, shapes and strides, and equal bits
 
 
 def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
-    start and work, the difference between the series, the guards, the end states, the noise floor."""
+    """Return the judgement of a claim. The checks, in order: a replayed capture, the precisions, finite losses, equal
+    starts, equal batches, the noise floor, the difference between the series, the guards, the end states."""
     if part.equality == "noise":
         return _judge_by_noise(part, context, sheet)
     run = context.only_run("paired")
@@ -128,8 +128,8 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: TrajectoryMatch, run: RunEvidence) -> list[Compared]:
-    """Return the series of the claim's metric, of both arms and of the baseline's repetitions. End the judgement with
-    ERROR if an arm is missing."""
+    """Return a list with one comparison of the claim's metric: the candidate's series with the baseline's. It also has
+    the series of the baseline's repetitions. End the judgement with ERROR if an arm is missing."""
     baselines = replicas(run, part.baseline, 1) and run.arms[part.baseline][: _repetitions(part, run)]
     ours, theirs, *again = (values(each, part.metric) for each in (executed(run, part.candidate), *baselines))
     return [Compared(part.candidate, part.baseline, ours, theirs, part.metric, part.compare, tuple(again))]
@@ -269,7 +269,7 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
 
 def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
     """Leave the claim undecided if one arm clips gradients, no gradient reaches the clip's threshold, and the other arm
-    certainly does not clip. The comparison then cannot show whether the other arm should clip, too.
+    certainly does not clip. The comparison then cannot show whether a clip is missing in the other arm.
 
     If a clip changes gradients, no such check is needed, because the compared numbers then show the effect of the clip.
     """

@@ -62,7 +62,7 @@ class _Ids:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A shape that is drawn: tag, attributes and text."""
+    """A shape that is drawn: tag, attributes and text. joins: True if `_joined` may merge it with its neighbors."""
 
     tag: str
     attributes: dict[str, str]
@@ -76,7 +76,7 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class Scale:
-    """The position of a pair of axes in an image: its left and upper end, in points.
+    """The position of a pair of axes in an image: the left and the upper edge of the axes, in points.
 
     attributes: data with which the page's script converts positions to values.
     """
@@ -155,7 +155,8 @@ def _quoted(text: str) -> str:
 
 
 def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
-    """Return a marker that is drawn by reference as a path. A round marker becomes a dot with a round stroke."""
+    """Return a path for a marker that matplotlib draws by reference (`use`), and any other shape unchanged. A round
+    marker becomes a dot with a round stroke."""
     if leaf.tag != "use":
         return leaf
     mark, rule = marks[leaf.attributes["href"]], looks.rules[leaf.attributes.get("class", "")]

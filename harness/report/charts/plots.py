@@ -40,7 +40,7 @@ from harness.report.text import label, number, several
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The function below reduces the number of points of a series before it is drawn. Spikes remain visible.
+# The function below reduces the number of points of a series before the series is drawn. Spikes remain visible.
 
 Doubles = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
     """Return indices and values of at most max(points, 4) finite values. If there are at most `points` finite values,
     return all of them.
 
-    values: [T], by step. The values are divided by index into buckets. Each bucket keeps its minimum and its maximum.
+    values: one value for each step. Each bucket of consecutive finite values keeps its minimum and its maximum.
     """
     index = np.flatnonzero(np.isfinite(values))
     finite = values[index]
@@ -72,7 +72,7 @@ MARKS = ("o", "s", "^", "D", "v", "P")
 
 @dataclass(frozen=True)
 class Curve:
-    """The series [T] of one arm."""
+    """The series of one arm, with one value for each step."""
 
     name: str
     role: Role
@@ -108,7 +108,8 @@ def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
 def difference(
     values: Doubles, *, tolerances: Sequence[float], floor: float | None, first: int | None, name: str
 ) -> Plot:
-    """Plot |candidate - baseline| [T] on a logarithmic axis. A separate line at the bottom stands for zero."""
+    """Plot the absolute difference of candidate and baseline in each step (`values`) on a logarithmic axis. A separate
+    line at the bottom stands for zero. floor: the noise floor. first: the first differing step."""
     limits = [value for value in (*tolerances, floor) if value is not None and 0 < value < math.inf]
     positive = values[np.isfinite(values) & (values > 0)]
     lowest = min([*limits, float(positive.min())] if len(positive) else limits, default=1.0)
@@ -198,7 +199,8 @@ def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, s
 
 @drawn_once
 def memory(arm: str, levels: Mapping[str, Doubles], *, per: str) -> Plot:
-    """Plot by how much the candidate's allocated and reserved memory [T] grew since the first sample, in MiB."""
+    """Plot by how much the candidate's memory grew since the first sample, in MiB. levels: for each kind of memory
+    (allocated, reserved), the bytes in each sample. per: the name of the horizontal axis."""
 
     def paint(axes: list[Axes]) -> None:
         for name, values in levels.items():
@@ -317,7 +319,8 @@ def name_of(arm: str, role: Role) -> str:
 
 @drawn_once
 def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: Mapping[str, float]) -> Plot:
-    """Plot compilations, hits in the disk cache and loads over time. The phases prewarm, upload and train are bands."""
+    """Plot when kernels were compiled, found in the disk cache or loaded, and when library handles were created. The
+    phases prewarm, upload and train are bands."""
     rows = ["compile", "disk_hit", "load", *(["handle"] if handles else [])]
     ends = [float(event.seconds) for event in events] + [float(value) for value in handles.values()]
     starts = sorted(((float(at), name) for name, at in phases.items()))
@@ -362,7 +365,8 @@ def seed_differences(
     interval: Sequence[float],
     metric: str,
 ) -> Plot:
-    """Plot how much worse the candidate is for each seed, with the margin, and the mean with its interval."""
+    """Plot for each seed by how much the candidate is worse, with the allowed margin. Also plot the trimmed mean over
+    the seeds, with its interval."""
 
     def paint(axes: list[Axes]) -> None:
         axis, places = axes[0], range(len(seeds))
@@ -387,10 +391,10 @@ def seed_differences(
 
 @drawn_once
 def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Plot milliseconds per step by block. Also plot the time of a fixed piece of work (yardstick), scaled so that both
-    medians are equal.
+    """Plot the candidate's milliseconds per step for each block, and the time of a fixed piece of work (yardstick),
+    scaled so that the medians of both curves are equal.
 
-    Below, plot the growth of memory in MiB.
+    Below, plot the growth of memory in MiB since the first block.
     """
     scaled = yardstick / np.nanmedian(yardstick) * np.nanmedian(seconds)
 
@@ -447,13 +451,14 @@ class TimedBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessTiming:
-    """One process of a timing that compares two arms. All times are seconds on the axis."""
+    """One process of a timing that compares two arms. All times are seconds on the axis. candidate_aa, baseline_aa: the
+    self ratio of each arm."""
 
     process: int
     # The ratio that the judge used. If the judge left out this process, the baseline's undisturbed step time divided by
     # the candidate's undisturbed step time.
     ratio: float
-    disturbed: int  # number of rounds in which other work ran on the processor
+    disturbed: int  # number of rounds in which other work may have slowed a block
     candidate_aa: float
     baseline_aa: float
     blocks: list[TimedBlock]
@@ -478,7 +483,7 @@ def timing(
     the blocks. For the machine it shows clock, power, temperature and throttle reasons.
 
     demanded: the smallest ratio that the claim allows; interval: the interval of the trimmed mean ratio; shares_clock:
-    True if the start of each block was recorded, so that the time axis also shows gaps.
+    True if the start of each block was recorded, so that the time axis also shows the time between blocks.
     """
     samples = [pair for item in processes for pair in item.samples]
     reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
@@ -516,7 +521,7 @@ def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, int
     if interval:
         low, high = interval[0], interval[1] if math.isfinite(interval[1]) else max(interval[0], demanded)
         axis.axhspan(low, high, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the trimmed mean")
-    for counts, colour, name in ((True, CANDIDATE, "candidate : baseline"), (False, MUTED, "left out, in no mean")):
+    for counts, colour, name in ((True, CANDIDATE, "candidate : baseline"), (False, MUTED, "left out of the mean")):
         spans = [(item.start, item.end, item.ratio) for item in processes if item.counts is counts]
         if spans:
             _spans(axis, spans, colour, 3.0 if counts else 1.2, name)
@@ -537,7 +542,7 @@ def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
     could not be distinguished on the axes of candidate and baseline, where the ratio can be large."""
     processes = [item for item in processes if item.counts]
     middles = [(item.start + item.end) / 2 for item in processes]
-    # Draw the baseline's marks broad and below the other marks, like its lines.
+    # Draw the baseline's marks larger than the candidate's marks, and below them.
     axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
     axis.plot(middles, [item.candidate_aa for item in processes], "^", color=CANDIDATE, ms=4, label="A/A candidate")
     axis.axhline(1.0, color=MUTED, lw=0.8, label="1: as fast as itself")
@@ -564,7 +569,7 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
     for item in processes:
         seen = [(at, value) for at, sample in item.samples if (value := READINGS[name](sample)) is not None]
         places, shown = decimate(np.array([value for _, value in seen], dtype=np.float64), SAMPLES // len(processes))
-        # NaN, so that no line connects two processes
+        # end the curve of each process with NaN, so that no line connects two processes
         moments.extend([*(seen[int(place)][0] for place in places), math.nan])
         values.extend([*shown.tolist(), math.nan])
     axis.plot(moments, values, color=SERIES[0], lw=1.1, label=name)
@@ -610,8 +615,8 @@ def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str,
 
 @drawn_once
 def bars(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, alt: str) -> Plot:
-    """Plot a horizontal bar for each row. The first of the named values is drawn as a filled bar. Any other value is
-    drawn as an outline. The last value is also written as a number at the end of the bar."""
+    """Plot horizontal bars. values: name -> lengths of its bars, one for each row. Bars of the first name are filled,
+    and other bars are outlines. The lengths of the last name are also written as numbers at the ends of its bars."""
 
     def paint(axes: list[Axes]) -> None:
         axis, places, longest = axes[0], range(len(rows)), list(values.values())[-1]
@@ -634,9 +639,9 @@ def bars(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, alt: str
 
 
 class MachineRuns(NamedTuple):
-    """Runs on one machine, for a plot. places: positions on the horizontal axis.
+    """Runs on one machine, for a plot of a figure. places: the runs' positions on the horizontal axis.
 
-    ends: pairs of the lower and upper end of an interval, or NaN.
+    ends: for each run, the lower and the upper end of the figure's interval. NaN: the figure has no interval.
     """
 
     name: str

@@ -37,14 +37,15 @@ class Box:
         return _short(self.top + self.height * (1 - ((value - self.low) / span if span else 0.5)))
 
     def path(self, role: str, values: Doubles, last: float, points: int = POINTS) -> str:
-        """Return the values [steps] as a line of the style `role`, from step 0 at the left to `last` at the right."""
+        """Return the values (one for each step) as a line of the style `role`, from step 0 at the left edge to the step
+        `last` at the right edge."""
         at, shown = (each.tolist() for each in decimate(values, points))
         places = (f"{_short(self.left + self.width * x / last)} {self.y(y)}" for x, y in zip(at, shown, strict=True))
         return f'<path class="{role}" d="M{"L".join(places)}"/>'
 
 
 def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
-    """Return an image of the candidate's series [steps] as a line over a broad line for the baseline's series.
+    """Return an image of the candidate's series (one value for each step), drawn over a broad line for the baseline's.
 
     Return None if the candidate has fewer than two finite values.
     """
@@ -58,7 +59,7 @@ def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
 
 
 def of_ratios(ratios: Mapping[int, float], demanded: float) -> Markup | None:
-    """Return an image with a dot for each process's ratio and a line at the demanded ratio; None below two ratios."""
+    """Return an image with a dot for each process's ratio and a line at the demanded ratio, or None (see `dots`)."""
     values = np.array([*ratios.values(), demanded])
     body = dots(ratios, demanded, around([values], Box(3, 3, WIDTH - 6, HEIGHT - 6))) if finite(values) else None
     return None if body is None else _image(body)
@@ -67,7 +68,8 @@ def of_ratios(ratios: Mapping[int, float], demanded: float) -> Markup | None:
 def dots(ratios: Mapping[int, float], demanded: float, box: Box) -> str | None:
     """Return markup with a dot for each process's ratio, at the process's number, and a line at the demanded ratio.
 
-    Return None for fewer than two ratios. A process without a ratio leaves a gap.
+    Return None for fewer than two finite ratios above 0, or for a demanded ratio of 0 or less. A process without such a
+    ratio leaves a gap.
     """
     shown = {process: ratio for process, ratio in ratios.items() if ratio > 0 and math.isfinite(ratio)}
     if len(shown) < 2 or demanded <= 0:
@@ -85,7 +87,7 @@ def finite(values: Doubles) -> bool:
 
 
 def around(series: Sequence[Doubles], box: Box) -> Box:
-    """Return the box with the smallest and the largest value of all series [steps] as `low` and `high`."""
+    """Return the box with the smallest and the largest finite value of all series as `low` and `high`."""
     values = np.concatenate([each[np.isfinite(each)] for each in series])
     return replace(box, low=float(values.min()), high=float(values.max()))
 

@@ -75,8 +75,8 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-MOST_KEPT = 256  # largest number of figures in memory; each has about 20 KB
-_drawn: dict[bytes, Plot] = {}  # digest of the input of a figure -> the figure; the oldest entry comes first
+MOST_KEPT = 256  # largest number of plots that the cache keeps; each has about 20 KB
+_drawn: dict[bytes, Plot] = {}  # digest of a plot's function and arguments -> the plot; the oldest entry first
 Given = ParamSpec("Given")
 
 
@@ -84,7 +84,7 @@ Given = ParamSpec("Given")
 class Plot:
     """An image and its description in words (`alt`). width, height: in CSS pixels.
 
-    body: markup in which every id has the prefix `ID`. looks: the styles of its classes.
+    box: the SVG view box. body: markup in which every id has the prefix `ID`. looks: class in `body` -> style.
     """
 
     box: str
@@ -105,7 +105,7 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
     """Call `paint` with axes that are stacked vertically, one for each of `heights` (inches). All axes are 5.2 inches
     wide.
 
-    The canvas is created without pyplot, because pyplot has global state. Without this state, any thread may draw.
+    The canvas is created without pyplot and its global state, so that any thread may draw.
     """
     os.environ.update(moved_caches())
     from matplotlib import rc_context
@@ -131,14 +131,14 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
 
 
 def legend(axis: Axes, *, columns: int = 2) -> None:
-    """Add a legend above the axes. It has a single column if a name is long."""
+    """Add a legend above the axes, in a single column if a name is long."""
     _, names = axis.get_legend_handles_labels()
     fits = max(map(len, names), default=0) <= 72 // columns
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns if fits else 1, borderaxespad=0.2)
 
 
 def named(mark: Artist, name: str) -> None:
-    """Give a mark that is not in the legend a name: the name of the legend entry with the same style."""
+    """Give the name of a legend entry to a drawn shape of the same style that is not itself in the legend."""
     mark.set_gid(f"mark:{name}")
 
 
@@ -152,8 +152,8 @@ def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: flo
 
 
 def _name_marks(axis: Axes) -> None:
-    """Give each mark the name that it has in the legend. A line whose points are data on both axes is also marked as a
-    series."""
+    """Give each drawn line or patch its name in the legend, with the prefix `series:` for a line whose points are data
+    on both axes, and `mark:` for any other shape."""
     for mark in (*axis.lines, *axis.patches):
         name = str(mark.get_label())
         if mark.get_gid() is None and not name.startswith("_"):
@@ -162,7 +162,8 @@ def _name_marks(axis: Axes) -> None:
 
 
 def _scale(axis: Axes, width: float, height: float) -> Scale:
-    """Return the values at the ends of the axes, for the page's script. width, height: size of the image in points."""
+    """Return the position of the axes and the values at their ends, for the page's script. width, height: size of the
+    image in points."""
     place = axis.get_position()
     kind, _, zero = str(axis.get_gid() or "").partition(" ")
     attributes = {
@@ -176,10 +177,9 @@ def _scale(axis: Axes, width: float, height: float) -> Scale:
 
 
 def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
-    """Return `function` with a cache. For equal arguments (plain values and arrays) a figure is drawn only once.
+    """Return `function` with a cache. For equal arguments (plain values and arrays) a plot is drawn only once.
 
-    Drawing a figure takes 0.1 to 0.2 s. Claims that hold in bits often have equal figures (13 of 67 figures in one
-    gate).
+    Drawing a plot takes 0.1 to 0.2 s. Claims that hold in bits often have equal plots (13 of 67 plots in one gate).
     """
 
     @wraps(function)
@@ -196,7 +196,7 @@ def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
 
 
 def forget() -> None:
-    """Remove all figures from the cache."""
+    """Remove all plots from the cache of `drawn_once`."""
     _drawn.clear()
 
 
@@ -215,10 +215,11 @@ def stylesheet(plots: Iterable[Plot]) -> str:
 
 
 def decade(value: float, _position: float = 0) -> str:
-    """Return `1e-3` for a tick at -3 on an axis in powers of ten. matplotlib's label would need its math text."""
+    """Return the label of a tick on an axis in powers of ten, such as `1e-3` at -3. matplotlib's own label would need
+    its math text, which is switched off here."""
     return f"1e{value:.0f}" if not -2 < value < 4 else f"{10**value:g}"
 
 
 def plain(value: float, _position: float = 0) -> str:
-    """Return the number of a tick as text, without math text or offsets."""
+    """Return the number of a tick as text, without matplotlib's math text and without an offset at the axis."""
     return f"{value:.6g}"

@@ -15,8 +15,8 @@ from harness.report.text import line, listing, number
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
 
-# If only some claims, workloads or tags were selected, only this section lists all of their names. This is the largest
-# number of characters of the list.
+# Largest number of characters in a list of the selected claims, workloads or tags. Only the environment section lists
+# all of them.
 NAMES = 6000
 
 
@@ -30,13 +30,13 @@ def unchecked(view: ReportView) -> Section | None:
             rows = [[one.id, one.title, one.why, one.source] for one in contract.unchecked]
             listed = table(f"{len(rows)} without an executable check", columns, rows, folded=True, shown=300)
             parts.append(Part(contract.id, [], [], [listed]))
-    lead = f"{view.unchecked_sentence()} Nothing was run for them, and no verdict here says anything of them."
+    lead = f"{view.unchecked_sentence()} Nothing was run for them, and no verdict on this page is about them."
     return Section("unchecked", "No executable check", lead, parts) if parts else None
 
 
 def deaths(view: ReportView) -> Section | None:
-    """Return a section about workers, arms and evidence that did not complete, with their last stacks. Return None if
-    all completed."""
+    """Return a section about workers, arms and detectors that ended before their work was done, with the recorded
+    stacks. Return None if there are none."""
     parts = []
     for run in view.evidence.values():
         broken: list[tuple[str, Death | ArmFailed | PartFailed]] = []
@@ -104,7 +104,8 @@ def _named(speakers: list[str], of: int) -> str:
 
 
 def flatten(record: BaseModel) -> dict[str, Scalar]:
-    """Return the values of a record by path. A list counts as one value. Empty and unknown values are left out."""
+    """Return the values of a record, each under the path of its field, such as `gpu.name`. A list counts as one value.
+    Empty and unknown values are left out."""
     return dict(_leaves(record.model_dump(), ""))
 
 

@@ -16,15 +16,15 @@ NAMED = 4  # number of kinds of cost that the one-line summary names
 COLUMNS = 6  # number of kinds of cost that have a column of their own in the table of runs
 RUNS = 5  # number of runs in the open table; the other runs are in a folded table
 UNCLOCKED = (
-    "These are sums over the runs, also where runs went side by side. Each run counts from its first record to its "
-    "last, because the times at which its process started and ended were not recorded."
+    "These are sums over the runs, even if several runs executed at the same time. Each run counts from its first "
+    "record to its last, because the times at which its process started and ended were not recorded."
 )
-CLOCKED = "Each run counts in full, also where runs went side by side."
+CLOCKED = "Each run counts in full, even if several runs executed at the same time."
 SHARED = "GPU time is the filled part of a bar; a moment of a GPU that several runs share is divided among them."
 
 
 def section(view: ReportView) -> Section | None:
-    """Return the folded section about costs, or None if no run recorded times."""
+    """Return the section about costs, which is collapsed at first. Return None if no run recorded times."""
     costs = view.costs
     if not costs.by_kind:
         return None

@@ -2,7 +2,7 @@
 that they must break.
 
 Claims of a contract share only some faults, so one table of all claims would be mostly empty. Therefore claims that
-share faults are grouped in tables in which at least half of the cells are planned.
+share faults are grouped in tables in which at least half of the cells have a planned fault.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from harness.run_directory.verdict_file import INTERRUPTED, DrillRecord, NotDril
 
 KILLED, SURVIVED, NOT_RUN, NOT_PLANNED = "killed", "survived", "not run", "not planned"
 LEGEND = {
-    SURVIVED: ("✗", "the claim does not catch it"),
-    KILLED: ("✓", "the claim says what the fault declares"),
-    NOT_RUN: ("–", "could not be planted here"),
-    NOT_PLANNED: ("·", "not for this claim"),
+    SURVIVED: ("✗", "the claim did not give the verdict that the fault declares"),
+    KILLED: ("✓", "the claim gave the verdict that the fault declares"),
+    NOT_RUN: ("–", "the fault was not run"),
+    NOT_PLANNED: ("·", "the fault is not planned for this claim"),
 }
 FILLED = 0.5  # smallest share of the cells of a table that must have a planned fault
 LISTED = 300  # largest number of rows in a table of faults
-WHOLE = 1200  # largest number of characters in a cell with a message, as in a card
+WHOLE = 1200  # largest number of characters in a cell with a long text, such as a tolerance
 REASONS = 5  # largest number of reasons for faults that were not run; further reasons are only counted
 _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of planting one fault for one claim. link: address of the judgement.
+    """The result of one fault for one claim. link: the anchor of a surviving fault's row in the table of survivors.
 
     slips: True if a check of the tolerance alone would have missed the fault.
     """
@@ -138,7 +138,7 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
     cells = _cells(record)
     placed = list(enumerate(view.verdicts, start=1))
     best_first = sorted(placed, key=lambda each: WORST_FIRST.index(each[1].status), reverse=True)
-    # For each claim: the index of the worst verdict without a fault (control), and this verdict.
+    # For each claim: the claim's worst verdict without a fault (control), and this verdict's number on the page.
     verdicts = {(item.contract, item.claim): (at, item) for at, item in best_first}
     made = []
     for name in dict.fromkeys(contract for contract, _ in cells):
@@ -226,14 +226,14 @@ def _has_half(group: Sequence[Column], faults: set[str]) -> bool:
 
 
 def _share(columns: Sequence[Column]) -> float:
-    """Return the share of planned cells in a table of these claims."""
+    """Return the share of the cells that have a planned fault in a table of these claims."""
     faults = {fault for column in columns for fault in column.cells}
     return sum(len(column.cells) for column in columns) / (len(faults) * len(columns))
 
 
 def _group(columns: Sequence[Column]) -> Group:
-    """Return a table of these claims. Surviving faults come first. The other faults are ordered by how many claims
-    share them, the largest number first. Faults that are planned for the same claims are next to each other.
+    """Return a table of these claims. Rows of surviving faults come first. The other rows are ordered by the number of
+    claims for which the fault is planned, the largest first. Faults of the same claims are next to each other.
     """
     faults = dict.fromkeys(fault for column in columns for fault in column.cells)
     rows = [(fault, [column.cells.get(fault, Cell(NOT_PLANNED)) for column in columns]) for fault in faults]
@@ -259,8 +259,8 @@ def _lead(record: DrillRecord) -> str:
     if not numbers:
         return killed
     return (
-        f"{killed} The tolerances alone would have let {sum(numbers)} of {len(numbers)} pass; the others break claims "
-        "that have no tolerance, or ended before it was reached."
+        f"{killed} The tolerances alone would have let {sum(numbers)} of {len(numbers)} pass; the other faults break "
+        "claims that have no tolerance, or ended the check before it compared the tolerance."
     )
 
 
@@ -275,7 +275,7 @@ def _left_out(record: DrillRecord) -> list[str]:
 def _meaning(reason: str) -> str:
     """Return the meaning of a reason code.
 
-    The messages in `drill.json` are not shown, because no check verifies them.
+    The messages in `drill.json` are not shown, because nothing verifies these messages.
     """
     return "The drill ended before." if reason == INTERRUPTED else explanation(reason) or ""
 
@@ -320,7 +320,7 @@ def survived(view: ReportView) -> list[str]:
 
 
 def _others(record: DrillRecord) -> Table | None:
-    """Return a table of the killed faults with what the judge found, or None if no fault was killed."""
+    """Return a table of the killed faults with the verdict of each, or None if no fault was killed."""
     killed = [row for row in record.rows if row.killed]
     rows = [[row.fault, row.claim, _triple(row.seen), _UPSTREAM[row.upstream_alone_passes]] for row in killed]
     columns = ["killed fault", "claim", "expected and seen", "the tolerance alone"]

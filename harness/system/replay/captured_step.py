@@ -33,7 +33,7 @@ Body = Callable[[], Tensor | None]
 
 
 class CaptureFailedError(HarnessError):
-    """The step could not be captured. The state was restored. reason: the error of CUDA or of the step's body."""
+    """The step could not be captured. The state was restored. reason: the error that CUDA or the step's body raised."""
 
     def __init__(self, stage: str, error: BaseException) -> None:
         place = of_traceback(error.__traceback__)
@@ -43,20 +43,20 @@ class CaptureFailedError(HarnessError):
 
 
 class CapturedStep:
-    """One training step as one graph, or as several graphs that share a memory pool and are replayed in order.
+    """A training step, captured as one graph, or as several graphs that share a memory pool and are replayed in order.
 
     bodies: the step's body, or several bodies by label (`forward`, `backward`). The last tensor that they return is the
     0-d loss.
 
-    state: tensors that the bodies change. Tensors that are reachable from `roots` need not be listed (see
+    state: returns tensors that the bodies change. Tensors that are reachable from `roots` need not be listed (see
     `StateGuard`).
 
-    static: the buffers whose addresses the graphs contain.
+    static: returns the buffers whose addresses the graphs contain.
 
-    stream: must outlive the graphs. Captures should share a stream, because cuBLAS keeps workspaces of 64 MiB for each
-    new stream.
+    stream: the stream of the capture. It must outlive the graphs. Captures should share a stream, because cuBLAS keeps
+    workspaces of 64 MiB for each new stream.
 
-    outputs: called after the bodies are captured. It returns tensors, such as metrics, that each replay writes. The
+    outputs: called after the bodies are captured. It returns tensors, such as metrics, that each replay writes. These
     tensors are in `self.outputs`, and in the attributes in which the step itself keeps them.
     """
 
@@ -114,7 +114,7 @@ class CapturedStep:
         self.buffers.remember()
 
     def _warm_up(self) -> StateGuard:
-        """Run the warm-up and undo it. Return the guard, which still has the state from before the warm-up."""
+        """Run the warm-up and undo it. Return the `StateGuard`, which still has the state from before the warm-up."""
         with StateGuard(self._state, self._roots) as guard:
             with guard.first_execution():
                 warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
@@ -129,7 +129,7 @@ class CapturedStep:
         for graph in self._graphs.values():
             graph.replay()
         if self._loss is None:
-            raise CaptureFailedError("a replay", RuntimeError("nothing is captured"))
+            raise CaptureFailedError("a replay", RuntimeError("nothing is captured; call `capture` first"))
         keep_up(self._kept, self.outputs)
         self.replays += 1
         return self._loss.clone()
@@ -150,8 +150,8 @@ class CapturedStep:
             body()
 
     def _follow_numbers(self) -> None:
-        """Run the bodies twice. The first run finds the Python numbers that the bodies change, and the second run the
-        code that reads them."""
+        """Run the bodies to find the Python numbers that they change, and the code that reads these numbers (see
+        `follow`). If the numbers cannot be followed, only run the bodies once."""
         if can_follow():
             self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
         else:
@@ -165,4 +165,4 @@ class CapturedStep:
                 self._loss = self._loss if loss is None else loss.detach()
             self._graphs[label] = graph
         if self._loss is None:
-            raise TypeError("the captured step returned no loss")
+            raise TypeError("no body of the captured step returned a loss; return the 0-d loss tensor")

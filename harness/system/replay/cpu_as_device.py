@@ -42,7 +42,7 @@ class HostMade:
 
     def __init__(self, *, recorded: bool = False) -> None:
         self.recorded = recorded
-        # address -> a reference to the memory, so that the address is not used again
+        # address of the host's memory -> a reference to the memory, so that the address is not used again
         self._known: dict[int, StorageWeakRef] = {}
 
     def has(self, tensor: Tensor) -> bool:
@@ -65,8 +65,8 @@ class HostMade:
         return func is LIFT or all(map(self.has, tensors_in([*args, *kwargs.values()])))
 
     def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
-        """Update the set of the host's memory after an operator was called: add created tensors, remove changed
-        tensors."""
+        """Update the set of the host's memory after an operator was called. If `alone` is True for the operator, add
+        the tensors that the operator returned. Otherwise remove the tensors that it changed."""
         if self.alone(func, args, kwargs):
             for tensor in tensors_in(returned):
                 self.add(tensor)
@@ -100,8 +100,8 @@ def names_a_device(
     frame: FrameType,
     is_on_device: Callable[[Tensor], bool | None],
 ) -> bool | None:
-    """Return True if a call places its result on the device, False if it places the result on the host, and None if it
-    names no place.
+    """Return True if a call places its result on the device, False if the call places its result on the host, and None
+    if the call names no device.
 
     frame: the caller's frame.
     is_on_device: returns True for a tensor on the device; used if the call names a tensor instead of a device.
@@ -119,7 +119,8 @@ def names_a_device(
 
 
 def caller() -> FrameType:
-    """Return the frame of the code that called a torch function. Skip function modes, which only pass the call on."""
+    """Return the frame of the code that called a torch function. Skip frames of function modes, which only pass the
+    call on."""
     frame = sys._getframe(2)
     while (back := frame.f_back) is not None and "__torch_function__" in _names(frame, back):
         frame = back
@@ -170,7 +171,7 @@ READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__for
 class OnADevice(Interceptor):
     """Within the `with` block, shows to dispatch modes on a CPU the calls that they would see on a device.
 
-    With a given number of classes, `one_hot` reads no value on a device. On a CPU, torch's `one_hot` reads the smallest
+    On a device, `one_hot` with a given number of classes reads no value. On a CPU, torch's `one_hot` reads the smallest
     and the largest class to check them; this read is avoided. A function that reads the CPU's memory without calling an
     operator is reported as a read. Memory that is moved to a device counts as the device's memory. Counters of torch's
     optimizers and averages count as the host's memory.
@@ -225,7 +226,7 @@ def _devices_and_cpu(supports_xla: bool = True) -> list[str]:
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    if num_classes < 0:  # torch then reads the largest class from the tensor, and on a GPU waits for it, too
+    if num_classes < 0:  # torch then reads the largest class from the tensor; on a GPU, this read waits, too
         return torch.nn.functional.one_hot(tensor, num_classes)
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
@@ -237,14 +238,14 @@ def _read(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if hasattr(mode, "read"):
             tensor = mode.read(tensor, f"Tensor.{func.__name__}")
-    tensor = tensor.clone()  # reading a value from a device gives a copy
+    tensor = tensor.clone()  # a read from a device gives a copy, so a read on the CPU must give one, too
     for host in hosts:
         host.add(tensor)
     return func(tensor, *args, **kwargs)
 
 
 def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
-    return not hosts or not hosts[-1].has(tensor)  # only the last entry sees every call, so it decides
+    return not hosts or not hosts[-1].has(tensor)  # the last mode decides, because only this mode sees every call
 
 
 def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:
@@ -294,7 +295,7 @@ _SHOWN = 8
 
 
 class Waits(Observer):
-    """Counts, for each line of code, how many operations in the `with` block read values of tensors on `device`."""
+    """Counts, for each line of code, the operations in the `with` block that read values of tensors on `device`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Follow Python numbers that each step changes, and list operators that on CUDA may give other bits at each repetition.
+"""Follow Python numbers that each step changes, and list operators whose bits on CUDA may differ at each repetition.
 
 A replay executes no Python, so a Python number keeps its value from the capture. If the step only counts with the
 number, only the count is wrong. If the number affects a comparison or a tensor, the captured step trains differently.
@@ -47,8 +47,8 @@ _ROUNDINGS: dict[str, Callable[..., Any]] = {
 class HostNumber(NamedTuple):
     """A number that each step changes.
 
-    name: its path.
-    read: for what and where the step reads the number; None if the step only counts with it.
+    name: the path of the attribute or entry that holds the number.
+    read: for what and where the step reads the number; None if the step only counts with the number.
     """
 
     name: str
@@ -56,10 +56,10 @@ class HostNumber(NamedTuple):
 
 
 class Followed:
-    """An object that replaces a number. names: the names of the numbers from which its value is computed.
+    """An object that replaces a number. names: the names of the numbers from which the object's value is computed.
 
-    notes: name of each number -> for what the number was first read, and on which line. `isinstance` sees the type of
-    the replaced number.
+    notes: name of each number -> for what the number was first read, and on which line. For `isinstance`, the object
+    has the type of the replaced number.
     """
 
     def __init__(self, value: Any, names: frozenset[str], notes: dict[str, str]) -> None:
@@ -144,8 +144,8 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
     """Convert a followed number to a plain number. This counts as a read, unless `%` formats the number as text."""
     caller = sys._getframe(2)
-    # At a BINARY_OP this can only be the formatting of a text with `%`, because `Followed` has other methods for
-    # arithmetic.
+    # If the caller executes a BINARY_OP, it formats a text with `%`, as in `"%d" % number`. For arithmetic, Python
+    # calls other methods of `Followed`.
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":
         ours.note("converted to a plain number or an index")
     return function(ours.value)
@@ -179,8 +179,7 @@ for _special, _function in _special_methods():
 
 
 class _GivenToTorch(Interceptor):
-    """Notes which followed numbers are arguments of torch functions. The functions are then called with plain
-    numbers."""
+    """Notes which followed numbers are arguments of torch functions. Calls the functions with plain numbers."""
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for each in _in([args, kwargs]):
@@ -208,7 +207,7 @@ def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
 
 def can_follow() -> bool:
     """Return False if several ranks train together, because `follow` executes the step more often, and all ranks must
-    execute it equally often."""
+    execute the step equally often."""
     return not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
@@ -252,11 +251,11 @@ def _always(_call: Call) -> bool:
 
 
 class Unrepeated(NamedTuple):
-    documented: str  # the name in torch's documentation
-    # Names of ATen operators. If torch lists only the backward pass, these are the backward operators. "" if CUDA calls
-    # no operator.
+    documented: str  # the name of the function or class in torch's documentation
+    # Names of ATen operators whose bits may differ. If torch lists only the backward pass of `documented`, these are
+    # the backward operators. "" if no operator is checked.
     operators: str
-    deterministic: bool  # True: torch also has a deterministic form
+    deterministic: bool  # True: torch also has a deterministic form of the operators
     when: Callable[[Call], bool] = _always
 
 
@@ -294,7 +293,7 @@ UNREPEATED = (
     Unrepeated("torch.nn.ReplicationPad1d", "replication_pad1d_backward", deterministic=True),
     Unrepeated("torch.nn.ReplicationPad2d", "replication_pad2d_backward", deterministic=True),
     Unrepeated("torch.nn.ReplicationPad3d", "replication_pad3d_backward", deterministic=True),
-    Unrepeated("torch.bmm", "", deterministic=True),  # this applies only to a sparse tensor with a dense tensor
+    Unrepeated("torch.bmm", "", deterministic=True),  # torch lists only products of a sparse and a dense tensor
     Unrepeated("torch.Tensor.index_put", "index_put index_put_ _index_put_impl_", True, _no_accumulation),
     Unrepeated("torch.Tensor.scatter_add_", "scatter_add scatter_add_", deterministic=True),
     Unrepeated("torch.gather", "scatter_add scatter_add_", deterministic=True),
@@ -335,7 +334,7 @@ UNREPEATED = (
     Unrepeated("torch.nn.functional.grid_sample", "grid_sampler_2d_backward grid_sampler_3d_backward", False),
     Unrepeated("torch.cumsum", "cumsum cumsum_", False, _of_real_numbers),
     Unrepeated("torch.Tensor.scatter_reduce", "scatter_reduce.two scatter_reduce_.two", False, _reduces("prod")),
-    Unrepeated("torch.Tensor.resize_", "", deterministic=False),  # this applies only to quantized tensors
+    Unrepeated("torch.Tensor.resize_", "", deterministic=False),  # torch lists only quantized tensors
 )
 _BY_OPERATOR: dict[str, list[Unrepeated]] = {}
 for _row in UNREPEATED:

@@ -4,7 +4,7 @@
 | --- | --- |
 | `parameters` | parameters of every module that the step reaches, even if the adapter does not name them |
 | `buffers` | registered buffers, such as running statistics and counters of batches |
-| `optimizer` | moments and steps, learning rates and other settings, schedulers, the scale of a `GradScaler` |
+| `optimizer` | moments and step counts, learning rates and other settings, schedulers, the scale of a `GradScaler` |
 | `generators` | generators of torch, numpy and Python: the global ones and those that the step holds |
 | `tensors` | tensors in attributes, lists and closures, such as averaged weights, and numpy's arrays |
 
@@ -73,7 +73,7 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
     optimizer = [
         _Entry(name, f"{path}.{name}", value)
         for path, each in found.optimizers.items()
-        for name, value in asked(lambda: [*_optimizer_state(each, by_identity)], [])  # noqa: B023 - called here
+        for name, value in asked(lambda: [*_optimizer_state(each, by_identity)], [])  # noqa: B023 - called at once
     ]
     optimizer += [
         _Entry(f"scheduler.{name}", f"{path}.{name}", _setting(value))
@@ -84,13 +84,13 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
         _Entry(f"{path}.{name}", f"{path}.{name}", vars(each)[name])
         for path, each in found.scalers.items()
         for name in ("_scale", "_growth_tracker")
-        if vars(each).get(name) is not None  # a `GradScaler` that is disabled has neither attribute
+        if vars(each).get(name) is not None  # a disabled `GradScaler` lacks these attributes
     ]
     drawn = generators.states(found.generators)
     hanging = found.arrays | found.tensors
     loose = {plain_name(path): tensor for path, tensor in hanging.items() if same(tensor) not in known}
     return {
-        # A copy of the model, such as an average, has parameters of the same names as the model.
+        # A copy of the model, such as an average, has the model's parameter names, which are already in use.
         "parameters": _named(registered["parameters"], {*map(plain_name, parameters)}),
         "buffers": _named(registered["buffers"]),
         "optimizer": _named(optimizer),
@@ -115,8 +115,8 @@ def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def same(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that identifies a tensor's memory and form. A tensor and its views of the same elements have the
-    same key."""
+    """Return a key that identifies a tensor's memory, data type, shape and strides. A view that is equal in these has
+    the key of its tensor."""
     held: Any = local(tensor)  # a DTensor has no address, but its local part has one
     if held.layout is not torch.strided or held.numel() == 0:
         return (id(held),)
@@ -190,8 +190,8 @@ def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tens
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Return a tensor unchanged. Return type and text of any other value as a tensor of bytes, uint8 [n]. As text, NaN
-    equals NaN."""
+    """Return a tensor unchanged. Return type and text of any other value as a tensor of bytes, uint8 [number of bytes].
+    As text, NaN equals NaN."""
     if isinstance(value, Tensor):
         return value
     return torch.frombuffer(bytearray(f"{type(value).__name__} {value!r}".encode()), dtype=torch.uint8)

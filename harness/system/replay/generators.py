@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.random  # otherwise numpy imports it at its first use, perhaps during another import
+import numpy.random  # otherwise numpy imports this module at its first use, perhaps during another import
 import torch
 from torch import Tensor
 
@@ -36,7 +36,7 @@ def global_generators() -> dict[str, Accessors]:
 
 
 def host_generators() -> dict[str, Accessors]:
-    """Return `global_generators` without the generators of devices. The remaining ones may be read during a capture."""
+    """Return `global_generators` without the generators of devices. The host's generators may be read in a capture."""
     return {
         "torch.cpu": (torch.get_rng_state, torch.set_rng_state),
         "numpy": (np.random.get_state, np.random.set_state),
@@ -64,7 +64,7 @@ def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
     """Return each generator's current state. The states of torch's generators are copies."""
     found = {}
     for name, (get, _) in generators.items():
-        # `random.SystemRandom` takes its numbers from the operating system and has no state. Its result is None.
+        # `random.SystemRandom` takes its numbers from the operating system and has no state. `asked` then returns None.
         state = asked(get, None)
         if state is not None:
             found[name] = state.clone() if isinstance(state, Tensor) else state
@@ -79,7 +79,7 @@ def restore(generators: Mapping[str, Accessors], known: Mapping[str, Any]) -> No
 
 
 def as_tensor(state: Any) -> Tensor:
-    """Return a generator's state as a tensor of bytes [n], to compute a digest from."""
+    """Return a generator's state as a tensor of bytes [number of bytes], to compute a digest of the state."""
     if isinstance(state, Tensor):
         return state.detach().cpu()
     return torch.frombuffer(bytearray(pickle.dumps(state, protocol=4)), dtype=torch.uint8)
@@ -89,7 +89,7 @@ def seed_all(seed: int) -> None:
     """Seed every global generator. Otherwise an arm would start with the generator states that an earlier arm left."""
     torch.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what a trainer may draw from
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - a trainer may draw from this global generator
 
 
 _set, _seed = torch.random.set_rng_state, torch.random.manual_seed
@@ -127,8 +127,8 @@ def noted_generator_states() -> Iterator[list[str]]:
 
 
 class UndrawnImports:
-    """An import finder that restores the generators after each import. For this it wraps the loader that another finder
-    returns.
+    """An import finder that restores the generators after each import. For this, the finder wraps the loader that
+    another finder returns.
 
     Imports inside an import are not wrapped. Imports by other threads than the training thread are not wrapped either,
     because a restoration after such an import would undo draws of the training.
@@ -187,7 +187,7 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """Restore the generators after each import from now on. This applies to imports by this thread alone."""
+    """Restore the generators after each import by the calling thread, from now on."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

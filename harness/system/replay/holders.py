@@ -1,7 +1,7 @@
 """Read the less usual places in which a training keeps objects, in addition to attributes, dictionaries and lists.
 
-These places are names of modules, data of classes, caches of functions, variables of Python generators, and the objects
-behind iterators and views.
+These places are global names of Python modules, data of classes, caches of functions, variables of Python generators,
+and the objects behind iterators and views.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ LruCache = functools._lru_cache_wrapper
 class OwnPart:
     """The attributes that user code set on an object of a library's class, such as the library's trainer.
 
-    Attributes that the library's own functions assign are left out, unless their values are user callables. Objects of
-    the library's own classes are left out as well.
+    Attributes that the library's own functions assign are left out, except those whose values are user callables. Other
+    attributes are left out if their values are objects of the library's own classes.
     """
 
     def __init__(self, owner: object, libraries: frozenset[str]) -> None:
-        """Store the object and the names of the libraries that control it. libraries: the top-level names of their
-        packages."""
+        """Store the object and the libraries that control this object. libraries: the top-level names of the packages
+        of these libraries."""
         self.owner, self._libraries = owner, libraries
 
     def current(self) -> list[tuple[str, Any]]:
@@ -142,8 +142,8 @@ def globals_of(generator: GeneratorType[Any, Any, Any]) -> dict[str, Any]:
 def key_name(key: Any, index: int) -> str:
     """Return the name of a dictionary entry: its key as text or, for some keys, its index.
 
-    The index is used if the key is an object, or if it contains an address or a hash (`moments[id(parameter)]`). Such
-    keys are different in each process.
+    The index is used if the key is an object, or if the key contains an address or a hash (`moments[id(parameter)]`).
+    Such keys are different in each process.
     """
     parts = key if issubclass(type(key), tuple) else (key,)
     name = asked(partial(str, key), "") if all(issubclass(type(part), ATOMS) for part in parts) else ""
@@ -165,8 +165,8 @@ def slots_of(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
-    """Return the slots that a class and its bases declare in `__slots__`. Private names are mangled as Python does
-    it."""
+    """Return name and slot of each slot that a class and its bases declare in `__slots__`. Private names have Python's
+    mangled form (`_Class__name`)."""
     return [
         (name, slot)
         for each in kind.__mro__
@@ -197,7 +197,7 @@ def module_of(thing: object) -> str:
 
 
 def names_of(code: CodeType) -> frozenset[str]:
-    """Return the names that a function's code reads or assigns, including names in functions inside it.
+    """Return the global and attribute names that a function's code and the functions inside the function use.
 
     Names that pytest adds for its assertions are left out, because they lead to all objects of pytest.
     """
@@ -237,5 +237,5 @@ def is_users_callable(value: Any) -> bool:
 
 @functools.cache
 def is_users_file(file: str) -> bool:
-    """Return True if a file is user code. The harness restores global names only in modules of user code."""
+    """Return True if a file is user code. The harness restores global names only in Python modules of user code."""
     return is_users_code(Path(file))

@@ -21,13 +21,13 @@ from harness.devices.graphs import answering_whether_captured, is_capturing
 from harness.system.replay.sites import asked_at
 
 Launch = Callable[[], object]
-# The module and class with which Triton launches a kernel. The first pair is for a GPU. The second pair is for the
-# interpreter on a machine without a GPU.
+# The Python module and class with which Triton launches a kernel. The first pair is for a GPU. The second pair is for
+# Triton's interpreter on a machine without a GPU.
 _TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
 
 
 class LaunchWatch(Protocol):
-    """Observes launches of kernels. If the list `watches` has several observers, only the last one is called for a
+    """Observes launches of kernels. If several objects are in the list `watches`, only the last one is called for a
     launch."""
 
     def launched(
@@ -52,7 +52,8 @@ def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch:
     args: the kernel's arguments, including its tensors.
     kwargs: settings that also affect the kernel's result.
 
-    A function that launches a kernel calls `announced`. The line that called this function counts as the launch's line.
+    A function that launches a kernel calls `announced`. The line that called the launching function counts as the
+    launch's line.
     """
     global _announcing  # noqa: PLW0603
     caller = sys._getframe(1).f_back
@@ -67,8 +68,7 @@ def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch:
 
 @contextmanager
 def triton_announced() -> Iterator[None]:
-    """Announce each launch of a Triton kernel within the `with` block, so that the last observer in `watches` sees
-    it."""
+    """Announce each launch of a Triton kernel within the `with` block to the last observer in `watches`."""
     replaced = []
     for module, name in _TRITON:
         # Do not import Triton on a machine without a GPU. A system may have to configure Triton before its import.
@@ -144,8 +144,8 @@ def as_written() -> Iterator[list[str]]:
     from torch._dynamo import eval_frame
 
     calls: list[str] = []
-    # The callback of torch or, inside another `with as_written()`, the callback of this outer `with` block, which must
-    # note the calls, too.
+    # The callback of torch or, inside another `with as_written()`, the callback of the outer `with` block. The outer
+    # callback must note the calls, too.
     outer = eval_frame._callback_from_stance
 
     # torch calls this function at each call of compiled code. With `compiler` None or False, torch itself would compile

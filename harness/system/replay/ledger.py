@@ -29,7 +29,7 @@ from harness.system.replay.cpu_as_device import LIFT, tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import local
 
-_SMALL = 64  # tensors with more elements than this are not copied
+_SMALL = 64  # largest number of elements of a tensor whose first value is stored as a copy
 _aten = torch.ops.aten
 # Operators that fill a tensor with one number, and functions that read this number from the operator's arguments.
 _FILLED: dict[Any, Callable[[Sequence[Any]], Any]] = {
@@ -96,8 +96,8 @@ def copy_into(tensor: Tensor, value: Tensor) -> None:
         local(tensor).copy_(value)
 
 
-# Bits for the sources from which the content of memory is computed. WHOLE: computed from parameters, and not only
-# through a single number. Higher bits are marks.
+# Bits for the sources from which the content of memory is computed. WHOLE: the content depends on parameters, and not
+# only through a single number. Higher bits are marks.
 PARAMETERS, DATA, WHOLE = 1, 2, 4
 _MADE_OF, _FIRST_MARK = PARAMETERS | DATA | WHOLE, 3
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer})
@@ -148,7 +148,7 @@ class Memory:
     """Facts about one storage, the memory of a tensor and its views.
 
     is_kept: a parameter, buffer or optimizer holds the memory.
-    is_early: a tensor that no module or optimizer holds had this memory before the first step.
+    is_early: before the first step, the memory belonged to a tensor that no module or optimizer holds.
     is_given: no operator of a step created the memory.
     is_unseen: a step that was not followed created the memory.
     """
@@ -160,9 +160,9 @@ class Memory:
 
     def __init__(self, reference: StorageWeakRef, made_of: int, step: int, stretch: int, *, is_given: bool) -> None:
         self.reference, self.made_of, self.is_given = reference, made_of, is_given
-        self.born = step  # the step in which the memory appeared
-        self.made_in = stretch  # the stretch (a step or an evaluation) that computed the present content
-        self.written: int | None = None  # the last step that wrote to the memory
+        self.born = step  # number of the step in which the memory appeared
+        self.made_in = stretch  # number of the stretch (a step or an evaluation) that computed the present content
+        self.written: int | None = None  # number of the last step that wrote to the memory; None: no step did
         self.is_kept = self.is_early = self.is_unseen = False
         # mark: the mark of the present content; 0 if no later step read the content. marks: all marks, including those
         # of earlier content.
@@ -170,8 +170,8 @@ class Memory:
 
 
 class Ledger(Observer):
-    """Records, for the steps of one execution, from which tensors the operators compute each tensor. Enter the ledger
-    around each step whose operators it must record (a followed step), and call `ended` after the step.
+    """Records from which tensors the operators of an execution's steps compute each tensor. Enter the ledger around
+    each step whose operators it must record (a followed step), and call `ended` after the step.
 
     failure: the error that stopped the ledger, or None. The training continues without the ledger.
     """
@@ -183,19 +183,20 @@ class Ledger(Observer):
         # The number of the present step or evaluation. Memory that an earlier step or evaluation wrote, and that the
         # present one reads, was kept in between.
         self._stretch = 0
-        # address -> a reference to the memory, so that the address is not used again
+        # address of memory -> the facts about this memory, with a reference, so that the address is not used again
         self._memories: dict[int, Memory] = {}
-        self._sources: list[int] = []  # index of a mark -> the sources of the memory that has this mark
-        self._reached = 0  # marks whose content reached other state, a loss or the host
+        self._sources: list[int] = []  # index of a mark -> the source bits of the memory that has this mark
+        self._reached = 0  # bits of the marks whose content reached kept or early memory, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Note that parameters, buffers or optimizers hold the tensors' memory (`is_kept`). Later writes to the memory
-        do not change this."""
+        """Note that parameters, buffers or optimizers hold the tensors' memory. Later writes to the memory do not
+        change its `is_kept`."""
         for memory in self._in(list(tensors)):
             memory.is_kept = True
 
     def begin_with(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the memory of tensors that exist before the first step and that no module or optimizer holds.
+        """Note the memory of tensors that exist before the first step and that no module or optimizer holds
+        (`is_early`).
 
         The content counts as data until a step writes to it. A single number counts as a setting instead.
         """
@@ -204,25 +205,25 @@ class Ledger(Observer):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Add the memory of tensors from steps that were not followed. The memory has no sources until a followed step
-        writes to it."""
+        """Add the memory of tensors from steps whose operators were not recorded. The memory has no sources until a
+        recorded operator writes to it."""
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True
                 memory.born, memory.made_in = self.step - 1, self._stretch - 1
 
     def passed(self) -> None:
-        """Count the end of a step that was not followed."""
+        """Count a step that has ended, and whose operators were not recorded."""
         self.step += 1
         self._stretch += 1
 
     def evaluated(self) -> None:
-        """Count the end of an evaluation between two steps. Drop entries of memory that no longer exists."""
+        """Count an evaluation between two steps that has ended. Drop entries of memory that no longer exists."""
         self._stretch += 1
         self._forget_gone()
 
     def ended(self, loss: object) -> None:
-        """Count the end of a step, and mark its loss as used. Drop entries of memory that no longer exists."""
+        """Count a step that has ended, and mark its loss as used. Drop entries of memory that no longer exists."""
         for memory in self._in(loss):
             self._reached |= self._read(memory)
         self.passed()
@@ -237,8 +238,8 @@ class Ledger(Observer):
         return self._memories.get(tensor.untyped_storage()._cdata) if has_storage else None
 
     def read_marks(self, also: Iterable[Memory] = ()) -> int:
-        """Return the marks of all memory that the training uses, directly or indirectly. also: further memory that the
-        training uses."""
+        """Return the bits of the marks of all memory that the training uses, directly or indirectly. also: further
+        memory that the training uses."""
         reached, waiting = 0, self._reached & ~_MADE_OF
         for memory in also:
             waiting |= memory.made_of & ~_MADE_OF
@@ -350,6 +351,6 @@ def _is_gone(reference: StorageWeakRef) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Return True if a tensor takes up its whole storage. For a list, return True if each of its tensors does."""
+    """Return True if a tensor (or, for a list, each tensor of the list) takes up the whole of its storage."""
     tensors = value if isinstance(value, list | tuple) else [value]
     return all(each.numel() * each.element_size() >= each.untyped_storage().nbytes() for each in tensors)

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that does not prevent compiled code from running compiled. The mode sees the operators of
-    compiled code only within `as_written`, which runs this code uncompiled.
+    """A dispatch mode under which compiled code still runs compiled. The mode sees the operators of compiled code only
+    within `as_written`, which runs this code uncompiled.
 
     A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's memory. Under such a mode, a
     step executes as it would on a device. Other subclasses do not change the step.
@@ -35,7 +35,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Return True. Under a dispatch mode for which this returns False, torch.compile would compile nothing."""
+        """Return True. If a dispatch mode returns False here, torch.compile compiles nothing under this mode."""
         return True
 
 

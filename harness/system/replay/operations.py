@@ -30,12 +30,12 @@ from harness.system.replay.observer import Observer
 from harness.system.replay.placement import executed
 from harness.system.replay.sites import Site, site_to_note
 
-# The following code names the operators that a step runs. A captured step that runs other kernels than the plain step
-# can then be detected.
+# The following code names the operators that a step runs. If a captured step runs other kernels than the plain step,
+# the names show it.
 #
 # Libraries may run other code during a capture. For example, transformers then passes a causal mask, so that attention
-# runs in another kernel. Both results are correct, but their rounding differs. With dropout, the random numbers differ,
-# too.
+# runs in another kernel. The results of both kernels are correct, but their rounding differs. With dropout, the random
+# numbers differ, too.
 
 # Operators that move or create memory and do not round. They are not compared, because a captured step copies its batch
 # with such operators, but a plain step need not copy its batch.
@@ -51,7 +51,7 @@ _MOVES = frozenset(
 
 
 def operator_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the name of an operator with the names of the optional tensors that it got. Return None if the operator
+    """Return the name of an operator, with the names of the optional tensors in this call. Return None if the operator
     does not round."""
     name, optional = _known(func)
     if name is None or not optional:
@@ -89,7 +89,7 @@ def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     if not tensors or any(given.get(each) in (0, False) for each in _DRAWS_BY if _is_number(given.get(each))):
         return None
     if name == "aten.native_dropout" and tensors[0].device.type == "cpu":
-        name, tensors = "aten.bernoulli", tensors[:1]  # the CPU kernel calls this operator
+        name, tensors = "aten.bernoulli", tensors[:1]  # on a CPU, the kernel of dropout calls `bernoulli`
     own = " from its own generator" if given.get("generator") is not None else ""
     return f"{name} of {', '.join(dict.fromkeys(map(_layout, tensors)))}{own}"
 
@@ -100,10 +100,10 @@ def _is_number(value: object) -> bool:
 
 @cache
 def _drawing(func: OpOverload) -> tuple[str | None, tuple[tuple[str, int, Any], ...]]:
-    """Return two things about an operator: its name if it may draw random numbers (else None), and the arguments that
-    decide whether it draws."""
+    """Return two things about an operator: its name if the operator may draw random numbers (else None), and the
+    arguments that decide whether it draws, as (name, position, default)."""
     arguments, read = [*enumerate(func._schema.arguments)], {*_DRAWS_BY, "generator"}
-    # Operators of other packages lack torch's tag. Those that draw random numbers are recognized by this argument.
+    # Operators of other packages lack torch's tag. Those that draw random numbers are recognized by `dropout_p`.
     drops_out = any(each.name == "dropout_p" for _, each in arguments)
     if not drops_out and torch.Tag.nondeterministic_seeded not in func.tags:
         return None, ()
@@ -146,8 +146,8 @@ class OperatorWatch(Observer):
         return returned
 
 
-_repetitions = 0  # number of repetitions that are running now
-_repeated: _Operation | None = None  # the operation that a running repetition calls now
+_repetitions = 0  # number of `Operations` that are being repeated (called) now
+_repeated: _Operation | None = None  # the operation that is being repeated now
 _COPY = torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
 # The harness itself calls this operator during a recording. The operator reads no values.
@@ -168,9 +168,9 @@ class _Operation:
     function: OpOverload
     arguments: list[Any]
     keywords: dict[str, Any]
-    results: list[tuple[int, int]]  # for each result: its index in the returned value, and its place among all results
+    results: list[tuple[int, int]]  # for each result: its index in the returned value, and its place (see `_Result`)
     last_used: list[int]  # the places (see `_Result`) whose values no later operation needs
-    with_gradients: bool  # torch's grad mode; a kernel may keep tensors for a backward pass only in this mode
+    with_gradients: bool  # torch's grad mode at the call; if True, a kernel may keep tensors for a backward pass
     of_inference: bool = False  # True: the operation writes in inference mode, as torch requires for inference tensors
     site: Site | None = None  # the place at which the step called the operation; None: places are not noted
 
@@ -184,8 +184,8 @@ class Operations:
         order."""
         self._operations, self._returned, self._places, self.draws = operations, returned, places, draws
         needed = set(_places(returned))
-        # Find the last use of each value from the end. A repetition then frees each value as early as the function
-        # itself does.
+        # Search from the last operation back, to find the last use of each value. A repetition then frees each value as
+        # early as the function itself does.
         for operation in reversed(operations):
             used = _places([*operation.arguments, *operation.keywords.values()])
             own = {*used, *(place for _, place in operation.results)}
@@ -237,8 +237,8 @@ def _repeating() -> Iterator[None]:
 
 
 def is_repeated() -> bool:
-    """Return True while a recording is repeated. A repetition never waits for the device, because a step that waits
-    cannot be recorded."""
+    """Return True while recorded operations are called again (a replay). Such a repetition never waits for the device,
+    because a step that waits cannot be recorded."""
     return _repetitions > 0
 
 
@@ -251,7 +251,7 @@ def record(function: Callable[[], list[Tensor]]) -> Operations:
     """Execute `function`, which returns tensors, and return its recorded operations.
 
     Raise RuntimeError if the host reads a value that the recording computes. Otherwise each repetition would use what
-    the host computed from the value of the first execution.
+    the host computed from the value in the recorded execution.
     """
     with _Recording() as recording, _no_earlier_casts():
         returned = function()
@@ -278,7 +278,7 @@ class _Recording(Observer):
         constant = not drawn and self.host.alone(func, args, kwargs)
         if torch.Tag.data_dependent_output in func.tags and not constant:
             raise RuntimeError(f"{func} makes the host read a value that the step computes; no replay can do that")
-        called = _COPY if func is LIFT else func  # each repetition creates the tensor again from its numbers
+        called = _COPY if func is LIFT else func  # each repetition then copies the numbers into a new tensor
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
         writes = torch.is_inference_mode_enabled() and called._schema.is_mutable
         operation = _Operation(called, arguments, keywords, [], [], torch.is_grad_enabled(), of_inference=writes)
@@ -313,7 +313,7 @@ class _Recording(Observer):
         self.places += 1
 
     def _find_shared(self, given: Iterable[Tensor]) -> None:
-        """Record a view for each tensor that shares a result's memory without an operation, such as
+        """Record a view for each tensor that shares the memory of a result but was created without an operator, such as
         `nn.Parameter(result)`.
 
         Repetitions need this tensor, too. Raise RuntimeError if its data type differs from the type of the result.
@@ -347,12 +347,12 @@ class _Memory:
     the recording."""
 
     def __init__(self) -> None:
-        # Address of a storage -> two things: a reference to the storage, so that the address is not used again, and the
-        # data type and the position of the result.
+        # Address of a storage -> a reference to the storage, so that the address is not used again, and the data type
+        # and the position of the first result in the storage (None: the storage is from before the recording).
         self._places: dict[int, tuple[StorageWeakRef, tuple[torch.dtype, int] | None]] = {}
 
     def computed(self, tensor: Tensor, place: int) -> None:
-        """Store the memory of a result. If the result is a view of an earlier tensor, its memory is already stored."""
+        """Store the memory of a result. If the result is a view of an earlier tensor, this memory is already stored."""
         if torch._C._has_storage(tensor):
             self._note(tensor, (tensor.dtype, place))
 
@@ -398,11 +398,11 @@ def _no_earlier_casts() -> Iterator[None]:
 
 
 _SUMS = {"sum", "mean"}
-_FOLLOWED = 1 << 16  # number of elements; for larger tensors, such as activations, the values themselves count as terms
+_FOLLOWED = 1 << 16  # largest size of a tensor whose terms are followed; in a larger tensor each element is one term
 _ADDITIONS = {"add", "sub", "rsub"}
 _SCALINGS = {"mul", "div"}
-# Operators whose results have terms of the same size as their inputs. This includes `relu` and similar operators,
-# although they may cut off the rounding error of a sum.
+# Operators whose results have terms of the same size as the terms of their inputs. `relu` and similar operators are in
+# this set, although they may cut off the rounding error of a sum.
 _SAME = {
     "relu",
     "clamp",
@@ -441,11 +441,11 @@ class LossTerms(Observer):
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         returned = func(*args, **kwargs)
-        # Do not compute the size of a tensor that is divided among ranks, because a sum over it may need all ranks.
+        # Compute no sizes for a tensor that is divided among ranks, because a sum over the tensor may need all ranks.
         plain = type(returned) is Tensor and returned.layout is torch.strided and returned.is_floating_point()
         if plain and returned.numel() <= _FOLLOWED:
             size = None
-            with suppress(RuntimeError, TypeError):  # if this fails, the absolute value of the tensor is its size
+            with suppress(RuntimeError, TypeError):  # if this fails, the elements' absolute values count as their sizes
                 size = self._followed(func, args, kwargs)
             if size is not None and size.numel() == returned.numel():
                 self._sizes[returned] = size.detach().reshape(returned.shape)
@@ -454,7 +454,7 @@ class LossTerms(Observer):
     def _followed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         name = func._schema.name.removeprefix("aten::").removesuffix("_")
         if name in _SUMS and func._schema.is_mutable:
-            return None  # the operator changes memory of the step, so it must not be called again
+            return None  # this form of the operator changes memory of the step, so it must not be called again
         if name in _SUMS:
             terms: Tensor = self.size_of(args[0])
             if args[1:]:

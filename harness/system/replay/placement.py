@@ -3,9 +3,9 @@ from the host to the GPU.
 
 torch without CUDA ends the process if autograd meets a fake tensor of a CUDA device. Therefore the step runs on the
 CPU, and calls of torch functions are observed from the opening of the training on. A call that names a device places
-its result on this device (`x.to(device)`, `torch.zeros(3, device=device)`). A result that is computed from a placed
-tensor is on the device as well. Other new tensors are on the host. The place of tensors that existed before the opening
-is unknown.
+its result on this device (`x.to(device)`, `torch.zeros(3, device=device)`). A result that is computed from a tensor on
+the device is on the device as well. Other new tensors are on the host. The place of tensors that existed before the
+opening is unknown.
 
 A dispatch mode sees a user-defined operator, but not the operators that the operator's kernel calls. If the kernel is
 in Python or calls torch, a second mode inside the kernel observes these operators. A C++ kernel that reads memory
@@ -33,7 +33,7 @@ from harness.system.replay.launches import standing_in
 from harness.system.replay.observer import Interceptor, Observer, leaves_the_step
 from harness.system.replay.sites import asked_at
 
-# The namespaces of torch's operators. Names and tags of these operators show whether they wait for the device.
+# The namespaces of torch's operators. The name and the tags of such an operator show whether it waits for the device.
 _OF_TORCH = {"aten", "prims", "c10d", "_c10d_functional", "quantized", "mkldnn", "inductor"}
 _UNTAGGED = {torch.ops.aten.is_nonzero.default, torch.ops.aten.multinomial.default}
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -85,7 +85,7 @@ class _Inside(Observer):
 
 
 class _Read(Interceptor):
-    """Collects calls that copy from a device to the host, and calls that read the CPU's memory without an operator."""
+    """Adds to `needed` each call that copies from a device to the host or reads the CPU's memory without operators."""
 
     def __init__(self, needed: list[str]) -> None:
         super().__init__()
@@ -98,8 +98,8 @@ class _Read(Interceptor):
 
 
 def _is_host(value: object) -> bool:
-    """Return True if a text or a device names the CPU. Other values are not converted to text, because this would read
-    a tensor."""
+    """Return True if a text or a device names the CPU. Other values are not converted to text, because the conversion
+    would read the values of a tensor."""
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"
 
 
@@ -123,8 +123,8 @@ class Placement(Interceptor):
 
     copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows such
     copies only from pinned memory. changes: lines that change a tensor of the host, which no replay repeats. unknown:
-    lines that move a tensor of unknown place to the device. unrepeated: operators that may not repeat their bits on
-    CUDA, each with its line. uncapturable: lines where an optimizer of torch makes an update without `capturable=True`.
+    lines that move a tensor of unknown place to the device. unrepeated: operators whose bits on CUDA may differ at each
+    repetition, with lines. uncapturable: lines where an optimizer of torch makes an update without `capturable=True`.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Placement(Interceptor):
         self.uncapturable: list[str] = []
 
     def __enter__(self) -> Self:
-        for name in _FROM_MEMORY:  # function modes do not see these functions, so they are replaced
+        for name in _FROM_MEMORY:  # function modes do not see calls of these functions, so replace the functions
             self._standing_in.enter_context(standing_in((torch,), name, self._on_host(getattr(torch, name))))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -208,8 +208,8 @@ class Placement(Interceptor):
         return returned
 
     def _moved(self, returned: Any, given: Sequence[Tensor], side: Side) -> Any:
-        """Place a result on the given side ("device" or "host"), and return it. If the result is on the other side,
-        return a copy, as a GPU would."""
+        """Place a result on the given side ("device" or "host"), and return the result. If the result is on the other
+        side, return a copy, because a move to or from a GPU copies."""
         if not isinstance(returned, Tensor):
             return returned
         memory = self._memory(returned)
@@ -275,8 +275,8 @@ class Placement(Interceptor):
             lines.append(place)
 
     def _note_nodes(self, made: Iterable[Tensor]) -> None:
-        """Store which line of code created each autograd node. In the backward pass, the operators of the node get this
-        line."""
+        """Store which line of code created each autograd node. In the backward pass, the operators of a node get the
+        line of the node."""
         line, level = "", [tensor.grad_fn for tensor in made]
         while level:
             node = level.pop()
@@ -286,14 +286,14 @@ class Placement(Interceptor):
                 level += [each for each, _ in node.next_functions]
 
     def line(self) -> str:
-        """Return the line that executes now. In a backward pass, return the line that created the autograd node."""
+        """Return the line that executes now; in a backward pass, the line that created the current autograd node."""
         node = torch._C._current_autograd_node()
         return asked_at() if node is None else self._lines.get(node) or asked_at()
 
 
 class _Operators(Observer):
-    """Records operators that are called in the `with` block and that on CUDA may give other results at each
-    repetition."""
+    """Records operators that are called in the `with` block and whose bits on CUDA may differ at each repetition, with
+    their lines."""
 
     def __init__(self, placement: Placement) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 """Model the places where a training keeps values, such as dictionaries and lists. Every kind of place has methods to
-read, compare and restore.
+read, compare and restore its content.
 
 The module `reachable` finds places; `snapshots` stores the content of many places. A slot is one entry of a place.
 
@@ -31,15 +31,15 @@ from harness.system.replay.ledger import FirstValues, writing_to
 from harness.system.sharded_tensors import local
 
 ABSENT = object()  # stands for the value of a name that is not bound
-# Largest size of an array that counts as state, in bytes. A larger array counts as a data set and is not copied before
-# each execution that is undone later.
+# Largest size of an array that counts as state, in bytes. A larger array counts as a data set. Only state is copied
+# before each execution that is undone later.
 LARGEST = 2**28
 # The class of the links in the internal list of a bounded cache. The class has no public name.
 _LINK = next(
     (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")), None
 )
-# For each kind of owner: the functions that set and delete a name. The functions for objects also work with a frozen
-# dataclass.
+# For each kind of owner of a place: the functions that set and delete a name. The functions for objects also work with
+# a frozen dataclass.
 _WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (
     (dict, operator.setitem, operator.delitem),
     (type, setattr, delattr),
@@ -47,7 +47,7 @@ _WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (
 )
 _CONTENTS = "cell_contents"
 _PLAIN = (bool, int, float, str, type(None))
-_SHOWN = 40  # largest number of characters of a value in a text
+_SHOWN = 40  # largest number of characters of a value in the text of a `Change`
 
 
 class Slot(NamedTuple):
@@ -60,7 +60,7 @@ class Slot(NamedTuple):
     @property
     def identity(self) -> tuple[int, Any]:
         """Return a key for the entry that this slot stands for. Each search creates new `Place` objects, but slots of
-        the same entry have equal keys."""
+        one entry always have equal keys."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:
@@ -86,9 +86,10 @@ Stays = Callable[[Slot, Any], bool]
 
 
 class Place:
-    """A dictionary as a place. Subclasses are for other kinds of place. They define how their owner is read and filled.
+    """A dictionary as a place. Subclasses are for other kinds of place and define how their owner is read and filled.
 
-    is_shared: True if the whole process shares the place, such as the global names of a module and the data of a class.
+    owner: the object that holds the values, here the dictionary. is_shared: True if the whole process shares the place,
+    such as the global names of a Python module and the data of a class.
     """
 
     is_shared = False
@@ -119,8 +120,8 @@ class Place:
         return joined(self.path, key_name(key, index))
 
     def is_as(self, before: Any) -> bool:
-        """Return True if the place contains the same objects as `before`, in the same order. before: a result of
-        `read`."""
+        """Return True if the place contains the same objects as `before`, in the same order. before: an earlier result
+        of `read`."""
         now = self.read()
         if isinstance(now, dict):
             # Compare hashes and not keys. Keys may be tensors, and `==` of two tensors returns a tensor.
@@ -130,7 +131,7 @@ class Place:
         return len(now) == len(before) and all(map(operator.is_, now, before))
 
     def restore(self, before: Any, stays: Stays) -> None:
-        """Restore the entries of `before`, a result of `read`. Keep new entries for which `stays` is True."""
+        """Restore the entries of `before`, an earlier result of `read`. Keep a new entry if `stays` returns True."""
         held, now = dict(self.entries(before)), enumerate(self.entries(self.read()))
         came = ((Slot(self, key, self.name(key, index)), each) for index, (key, each) in now if held.get(key) is None)
         self.fill({**held, **{slot.key: each for slot, each in came if stays(slot, each)}})
@@ -147,7 +148,7 @@ class Place:
 class Elements(Place):
     """A list or a deque as a place. The keys are indices."""
 
-    grew_to: int | None = None  # length after the first of several executions; None before the first execution
+    grew_to: int | None = None  # length of the list after the first execution of the step; None before this execution
 
     def read(self) -> list[Any]:
         return list(self.owner)
@@ -160,8 +161,8 @@ class Elements(Place):
         return [*enumerate(held)]
 
     def restore(self, before: list[Any], stays: Stays) -> None:
-        # If the present length differs from the earlier length and from the length after the first execution, every
-        # execution extends the list.
+        # If the present length is neither the earlier length nor the length after the first execution, every execution
+        # extends the list.
         is_log = len(self.owner) not in (len(before), self.grew_to)
         super().restore(before, (lambda _slot, _value: False) if is_log else stays)
 
@@ -174,17 +175,16 @@ class Elements(Place):
 
 
 class Bindings(Place):
-    """Global names of a module that the step's code uses, the data of a class, an object's slots, or a closure's
-    variable.
+    """Names of a Python module that the step's code uses, data of a class, slots of an object, or a closure's variable.
 
     These places have no dictionary that belongs only to the training.
     """
 
     def __init__(self, owner: object, path: str, names: frozenset[str] = frozenset()) -> None:
-        """Store the owner: a module's dictionary, a class, a cell, or an object with slots. names: the names to read in
-        a module."""
+        """Store the owner: a Python module's dictionary, a class, a closure's cell, or an object with slots. names: the
+        names to read in the module."""
         super().__init__(owner, path)
-        # The whole process shares modules and classes. Slots belong to one object.
+        # The whole process shares Python modules and classes. Slots and cells belong to one object.
         self.is_shared = isinstance(owner, dict | type)
         self.identity = id(owner), names
         self._bind, self._unbind = next(ways for kind, *ways in _WAYS if isinstance(owner, kind))
@@ -226,7 +226,7 @@ class _Whole(Place):
 
 
 class Memo(_Whole):
-    """The results that `functools.cache` or `lru_cache` keeps for a function. Results cannot be deleted one by one."""
+    """The results that `functools.cache` or `lru_cache` keeps for a function. They can only be deleted all at once."""
 
     is_shared = True
 
@@ -243,7 +243,7 @@ class Memo(_Whole):
         """
         held = gc.get_referents(self.owner)
         function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
-        # The position is 0 if code replaced `__wrapped__`. The dictionary of results then cannot be found.
+        # `function` is 0 if code replaced `__wrapped__`. The dictionary of results then cannot be found.
         if not function or not isinstance(held[function - 1], dict):
             return []
         cache, chain = held[function - 1], held[: function - 1]
@@ -255,8 +255,8 @@ class Memo(_Whole):
         return self.read() == before
 
     def restore(self, before: int, stays: Stays) -> None:
-        """Clear the cache if it contains fake tensors, or if it was empty before and `stays` is not True for its
-        results. Otherwise keep the cache, because the training may need the results."""
+        """Clear the cache if its results contain fake tensors. Also clear a cache that was empty before, except if
+        `stays` returns True for its results. Otherwise keep the cache, because the training may need the results."""
         results = self.results()
         fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
         if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):
@@ -345,9 +345,9 @@ class OptimizerState(Place):
             self.put(key, value)
 
     def begin_anew(self, key: tuple[Any, Any], value: Any, first_values: FirstValues) -> None:
-        """Reset state that the first execution created under this key to its first value.
+        """Reset state that the first execution of the step created under this key to its first value.
 
-        Raise `StateError` if that value is unknown, because the state was not created only from numbers.
+        Raise `StateError` if the first value is unknown, because the state was not created only from numbers.
         """
         parts = [part for part in parts_of(value) if part is not None]
         dampened = any(group.get("dampening", 0) for group in self.owner.param_groups)
@@ -387,8 +387,8 @@ def joined(path: str, name: str) -> str:
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """Yield each value inside lists, tuples and dictionaries, also nested ones. Yield a value that is not such a
-    container unchanged."""
+    """Yield each value inside lists, tuples and dictionaries, also nested ones. If `value` is none of these containers,
+    yield `value` itself."""
     if isinstance(value, dict | list | tuple):
         for each in value.values() if isinstance(value, dict) else value:
             yield from parts_of(each)

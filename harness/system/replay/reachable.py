@@ -45,14 +45,14 @@ _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "c
 # Classes of trainers, which are not searched. A Lightning module refers to its trainer, and the trainer refers to
 # batches, loggers and counters, which are not state.
 _TRAINERS = ("pytorch_lightning.trainer", "lightning.pytorch.trainer")
-# Attributes that every nn.Module has. The search follows only the hooks among them, and only hooks that are user code.
+# Attributes that every nn.Module has. Of these, the search follows only hooks that are user code.
 _OF_MODULES = frozenset(vars(nn.Module()))
 # Attributes of every torch optimizer. The search handles state, parameter groups and hooks separately.
 _OF_OPTIMIZERS = re.compile(r"state|param_groups|defaults|_optimizer_.*")
 _HOOKS_OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_LAYERS = "torch.nn.modules."  # a step may set attributes of torch's layers, such as `training`, or `p` of a dropout
+_LAYERS = "torch.nn.modules."  # Python package of torch's layers; a step may set attributes such as a dropout's `p`
 _RESULT = "()"  # the part of a path that stands for the cached results of a function
 
 
@@ -73,8 +73,8 @@ class Reachable:
     of_optimizers: list[OptimizerState] = field(default_factory=list)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (path, tensor) for all tensors except those of optimizers. Tensors that belong to no module come first,
-        then those of modules and scalers."""
+        """Yield (path, tensor) for all tensors except those of optimizers and numpy arrays. Tensors that belong to no
+        module come first, then those of modules and scalers."""
         yield from self.tensors.items()
         yield from self.memoized.items()
         for path, module in self.modules.items():
@@ -105,12 +105,12 @@ class _Walk:
     def __init__(self) -> None:
         self.found = Reachable()
         self._seen: dict[int, object] = {}  # keeps the objects alive, so that their ids are not used again
-        # Objects to follow at the end of the search. An object that is also held elsewhere thus gets its path from
-        # there.
+        # Objects to follow at the end of the search. If the search finds such an object earlier in another place, the
+        # object gets the path of that place.
         self._last: list[tuple[str, Any]] = []
-        self._shared: set[int] = set()  # ids of objects that modules and classes hold, directly or indirectly
-        self._is_shared = False  # True while the search is inside such an object
-        self._methods: set[int] = set()  # ids of functions that only their class holds
+        self._shared: set[int] = set()  # ids of objects that Python modules and classes hold, directly or indirectly
+        self._is_shared = False  # True while the search is inside an object of `_shared`
+        self._methods: set[int] = set()  # ids of the functions that user classes define
 
     def follow(self, entries: list[tuple[str, Any]]) -> None:
         """Follow the entries depth first, in order. A list of entries replaces recursion, because chains of objects may
@@ -120,7 +120,7 @@ class _Walk:
             if not waiting:
                 waiting, self._last = self._last[::-1], []
             path, value = waiting.pop()
-            # Use the type, because a proxy without an object raises an error even if only `__class__` is read.
+            # Use `type`, because `isinstance` reads `__class__`, which raises an error for a proxy without an object.
             if id(value) in self._seen or issubclass(type(value), ATOMS):
                 continue
             self._seen[id(value)] = value
@@ -165,7 +165,7 @@ class _Walk:
             for number, group in enumerate(groups):
                 self._hold(Place(group, joined(path, f"group{number}")))
             own = [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
-            own += _inner(value)  # also for torch's own wrappers: ZeroRedundancyOptimizer keeps no state itself
+            own += _inner(value)  # search torch's own wrappers, too: ZeroRedundancyOptimizer keeps no state itself
             return [*own, *_hooks(value, _HOOKS_OF_OPTIMIZERS)]
         if isinstance(value, LRScheduler):
             found.schedulers[_free(path, found.schedulers)] = value
@@ -236,8 +236,8 @@ class _Walk:
         return inside
 
     def _of_code(self, path: str, value: Any) -> list[tuple[str, Any]] | None:
-        """Return (path, object) of all objects in a class, function, cache, generator, method or partial. Return None
-        for any other value."""
+        """Return (path, object) of all objects that `value` holds, if it is a class, function, function's cache,
+        generator, method or partial. Return None for any other value."""
         inside: list[tuple[str, Any]] | None = None
         if isinstance(value, type):
             inside = self._class(path, value)
@@ -315,21 +315,21 @@ class _Walk:
         entries += [("", each) for each in (function.__defaults__ or ())]
         entries += list((function.__kwdefaults__ or {}).items())
         if holders.is_users_file(function.__code__.co_filename):
-            # A function that is not defined inside another function exists only once, like its module.
+            # A function that is not defined inside another function exists once in the process, so it is shared.
             self._is_shared |= "<locals>" not in function.__qualname__
             self._hold(Place(vars(function), path or function.__name__))
             entries += holders.named_items(vars(function))
         # A function that torch wraps has the module name of the user's function, but the globals of torch.
         is_own = _is_own_code(function.__globals__)
         named = self._named(path, function.__code__, function.__globals__) if is_own else []
-        # The step may never call the method. Therefore skip objects of libraries that only the code of a method names.
+        # The step may never call a method. Therefore skip objects of libraries that only the code of a method names.
         return entries + [
             each for each in named if id(function) not in self._methods or not holders.is_foreign(each[1])
         ]
 
     def _named(self, path: str, code: CodeType, module: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Return (path, object) of each global that the code names. If a global is a module, return instead those of
-        its attributes that the code names."""
+        """Return (path, object) of each global that the code names. If a global is a Python module, return instead the
+        attributes of the module that the code names."""
         entries: list[tuple[str, Any]] = []
         names, is_users = holders.names_of(code), holders.is_users_file(code.co_filename)
         if is_users:
@@ -353,8 +353,8 @@ def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def _wrapped(optimizer: Optimizer) -> Optimizer | None:
-    """Return the optimizer inside a wrapper of accelerate, Lightning or torch, else None. Wrapper and optimizer share
-    their state."""
+    """Return the optimizer inside `optimizer` if `optimizer` is a wrapper of accelerate, Lightning or torch that shares
+    the state of the inner optimizer. Otherwise return None."""
     return next((inner for _, inner in _inner(optimizer) if inner.state is optimizer.state), None)
 
 
@@ -377,8 +377,8 @@ def _is_own_code(module: Mapping[str, Any]) -> bool:
 
 
 def _free(path: str, taken: Mapping[str, object]) -> str:
-    """Return the path if no other object has it, otherwise the path with a number. For example, all roots have the
-    empty path."""
+    """Return the path if it is not in `taken`, otherwise the path with a number, such as `net.weight#1`. Several
+    objects can have one path: for example, all objects with which the search starts have the empty path."""
     if path not in taken:
         return path
     count = sum(other == path or other.startswith(f"{path}#") for other in taken)

@@ -1,4 +1,4 @@
-"""Find where a step calls each operator: the line of user code, the module, and the pass (forward or backward).
+"""Find where a step calls each operator: the line of user code, the nn.Module, and the pass (forward or backward).
 
 In a backward pass, autograd calls torch's own backward operators, and no line of user code calls them. Such an operator
 gets the line and the module of its forward operator. Autograd gives both operators the same sequence number.
@@ -37,9 +37,9 @@ class Place(NamedTuple):
 
 
 def innermost(frames: Iterable[tuple[str, int]]) -> Place:
-    """Return the last of `frames` that is user code or a planted fault. frames: (file, line), outermost first.
+    """Return the last of `frames` in user code, a library or a planted fault. frames: (file, line), outermost first.
 
-    Return `?` as the file, and line 0, if there is no such frame.
+    If there is no such frame, return a `Place` with the file `?` and the line 0.
     """
     known = list(frames)
     for file, line in reversed(known):
@@ -83,8 +83,8 @@ def _is_machinery(file: str) -> bool:
 
 
 def asked_at() -> str:
-    """Return the line that is executing now, as text. If the line is in a library, add the line of user code that
-    called the library."""
+    """Return the line that `of_current_stack` returns, as text. If this line is in a library, add the line of user code
+    that called the library."""
     place, frame = of_current_stack(), own_frame_of_stack()
     if frame is None or (relative(frame.file), frame.line) == place:
         return f"{place.file}:{place.line}"
@@ -92,8 +92,8 @@ def asked_at() -> str:
 
 
 def made_to_wait(error: BaseException) -> str:
-    """Return advice on how to keep an optimizer's update from reading values on the host. Return "" if the error was
-    not raised by an update."""
+    """Return advice on how to keep an optimizer's update from reading values on the host. Return "" if no update of an
+    optimizer raised the error."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     updates = [
         number for number, each in enumerate(frames) if isinstance(each.f_locals.get("self"), torch.optim.Optimizer)
@@ -116,8 +116,8 @@ def made_to_wait(error: BaseException) -> str:
 
 
 def called_at(error: BaseException) -> str:
-    """Return a text to add to the place of an exception. The text is the code of the line or, for a place in a library,
-    the line of user code that called the library."""
+    """Return a text to append to the place that `of_traceback` returns. The text is the function and the code of this
+    line or, if the place is in a library, the line of user code that called the library."""
     frame, place = innermost_frame(error), of_traceback(error.__traceback__)
     if frame is None:
         return ""
@@ -131,22 +131,22 @@ BACKWARD: Literal["backward"] = "backward"
 BETWEEN: Literal["between"] = "between"
 _CALLS_MODULE: CodeType = nn.Module._call_impl.__code__
 _RUNS_BACKWARD: CodeType = graph._engine_run_backward.__code__
-# Largest number of autograd nodes that one operator creates. If there are more, nodes of another thread were counted.
+# Largest number of autograd nodes of one operator. If there are more new nodes, another thread created some of them.
 _MOST_NODES = 64
 _QUOTED = 100  # largest number of characters of a quoted line
 
 
 class Site(NamedTuple):
-    """The place where an operator was called. line: "" if only code of the harness and of torch made the call."""
+    """The place where an operator was called. module: the path of the nn.Module; "" outside of modules."""
 
     phase: Literal["between", "forward", "backward"]
     module: str
-    line: str  # file name and line number, `file:line`
-    code: str  # the name of the function, and the text of the line
+    line: str  # file name and line number, `file:line`; "" if only code of the harness and of torch made the call
+    code: str  # the name of the function that contains the line, and the text of the line
 
 
 class SiteFinder:
-    """Finds the site of the operator that is being called. names: the path of each module, by `id(module)`."""
+    """Finds the site of the operator that is being called. names: the path of each nn.Module, by `id(module)`."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
@@ -156,7 +156,8 @@ class SiteFinder:
         self._next_node = {get_ident(): _next_node()}
 
     def find(self, caller: FrameType | None = None) -> Site:
-        """Return the site of the operator that is being called. caller: the innermost frame to examine."""
+        """Return the site of the operator that is being called. caller: the innermost frame to examine (default: the
+        frame that called `find`)."""
         begin = sys._getframe(1) if caller is None else caller
         in_backward = torch._C._current_graph_task_id() != -1
         own, library, modules = _walked(begin, stops=in_backward)
@@ -190,11 +191,10 @@ _Line = tuple[str, str]
 
 
 def _walked(frame: FrameType | None, *, stops: bool) -> tuple[_Line | None, _Line | None, list[nn.Module]]:
-    """Walk the stack outwards. Return the innermost line of user code, the library line that this line called, and the
-    modules.
+    """Walk the stack outwards. Return the innermost line of user code, the innermost library line inside, and modules.
 
-    The modules are those whose call is active, the innermost first. stops: True to stop at the frame of a backward
-    pass.
+    The library line runs inside the call that the line of user code makes. The modules are those whose call is active,
+    the innermost first. stops: True to stop at the frame of a backward pass.
     """
     library: _Line | None = None
     own: _Line | None = None
@@ -218,8 +218,8 @@ def _line(file: str, function: str, number: int) -> _Line:
 
 
 def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
-    """Return each module's path by `id(module)`. If there are several outermost modules, each path begins with the path
-    of its outermost module."""
+    """Return each nn.Module's path by `id(module)`. If there are several outermost modules, the path of a module begins
+    with the path of its outermost module."""
     found: dict[int, str] = {}
     inner = {id(each) for module in outermost.values() for each in module.modules() if each is not module}
     alone = {path: module for path, module in outermost.items() if id(module) not in inner}

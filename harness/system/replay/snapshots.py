@@ -37,26 +37,26 @@ class Snapshot:
                 self._held[place.identity] = place, held
 
     def changed(self) -> bool:
-        """Return True if the content of any place differs from the content that `add` stored."""
+        """Return True if the content of any place differs from the stored content."""
         return any(True for _ in self._others())
 
     def changes(self) -> list[Change]:
-        """Return the slots (entries of places) whose values differ from the stored values. A slot that was found twice,
-        such as a global of two functions, is listed once."""
+        """Return the changes of all slots (entries of places) whose values differ from the stored values. A slot that
+        was found twice, such as a global of two functions, is listed once."""
         found: dict[tuple[int, Any], Change] = {}
         for place, held in self._others():
-            for each in asked(lambda: [*place.changes(held)], []):  # noqa: B023 - called here
+            for each in asked(lambda: [*place.changes(held)], []):  # noqa: B023 - called at once
                 found.setdefault(each.slot.identity, each)
         return [*found.values()]
 
     def restore(self, stays: Stays = lambda _slot, _value: False) -> None:
-        """Restore the stored content of every place. Keep a new entry if `stays` returns True for the entry."""
+        """Restore the stored content of every place. Keep a new entry if `stays` returns True for it."""
         for place, held in self._others():
             place.restore(held, stays)
 
     def grown(self) -> None:
-        """Store the lengths of lists after the first execution. A list that grows again in the second execution is a
-        log."""
+        """Store the lengths of lists after the first execution of the step. A list that later executions extend again
+        is a log, whose new entries `restore` removes."""
         for place, _ in self._held.values():
             if isinstance(place, Elements):
                 place.grew_to = asked(partial(len, place.owner), None)
@@ -69,7 +69,7 @@ class Snapshot:
                     yield Slot(place, key, place.name(key, index)), value
 
     def _others(self) -> Iterator[tuple[Place, Any]]:
-        """Yield each place whose content differs from its stored content, and the stored content."""
+        """Yield (place, stored content) for each place whose present content differs from the stored content."""
         return ((place, held) for place, held in self._held.values() if not asked(partial(place.is_as, held), True))
 
 
@@ -98,8 +98,8 @@ class HostChanges:
     methods before the execution is undone."""
 
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
-        """Store the present values. of_device: True if replays run a device's graph, so that they do not repeat work of
-        the CPU."""
+        """Store the present values. of_device: True if replays run the graph of a device, and therefore do not repeat
+        work of the CPU."""
         self._roots, self._of_device = roots, of_device
         found = reach(*roots)
         memories = [] if of_device else _memories(found)
@@ -133,8 +133,8 @@ class HostChanges:
         ]
 
     def found(self, kept: KeptUp) -> list[str]:
-        """Return a text with path and kind for each change. Leave out changes of slots in `kept`, which replays
-        repeat."""
+        """Return one text for each change on the host, with its path and its kind. Leave out changes of slots in
+        `kept`, because replays repeat these changes."""
         changes = [str(each) for each in self._changes(self._places, kept)]
         changes += [
             f"{path} (a tensor on the host, changed in place)"
@@ -151,13 +151,13 @@ class HostChanges:
         return list(dict.fromkeys([*changes, *drawn]))
 
     def replaced(self, kept: KeptUp) -> list[tuple[str, Tensor]]:
-        """Return (path, earlier tensor) for each slot in which replays store a result."""
+        """Return (path, earlier tensor) for each slot of `kept` that held a tensor before the execution."""
         bound = {slot.identity for slot, _ in kept}
         changes = [each for each in self._places.changes() if each.slot.identity in bound]
         return [(each.slot.name, each.was) for each in changes if isinstance(each.was, Tensor)]
 
     def numbers(self, kept: KeptUp) -> list[Slot]:
-        """Return the slots in which one number was replaced by another number."""
+        """Return the slots, except those in `kept`, in which one number was replaced by another number."""
         changes = [*self._changes(self._places, kept), *self._changes(self._kept_by_optimizers, kept)]
         return [each.slot for each in changes if type(each.was) in _NUMBERS and type(each.now) in _NUMBERS]
 
@@ -181,8 +181,7 @@ class HostChanges:
 
 
 def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
-    """Return the memory of each tensor that is on the host and that no module holds, as an array of bytes [n],
-    uint8."""
+    """Return the memory of each tensor on the host that no module holds, as arrays uint8 [number of bytes]."""
     strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
     storages = [each.untyped_storage() for each in strided]
     # Read the memory by its address. A call of torch inside a recorded step would become part of the recording.
@@ -194,7 +193,7 @@ def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
 
 
 def _is_of_a_tensor(place: Place, memories: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Return True for an array that shares its memory with a tensor. A replay repeats what the step computes in this
+    """Return True for a numpy array that shares its memory with a tensor. A replay repeats the tensor's changes of this
     memory."""
     array = place.owner if isinstance(place, Values) else None
     return isinstance(array, np.ndarray) and any(np.may_share_memory(array, memory) for memory in memories)

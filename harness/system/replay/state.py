@@ -25,7 +25,7 @@ from harness.system.replay import generators
 from harness.system.replay.found_state import same
 from harness.system.replay.ledger import FirstValues, copy_into
 from harness.system.replay.places import OptimizerState, Place, Slot
-from harness.system.replay.places import StateError as StateError  # noqa: PLC0414 - what a guard raises
+from harness.system.replay.places import StateError as StateError  # noqa: PLC0414 - others import it from here
 from harness.system.replay.reachable import reach, tensors_of
 from harness.system.replay.snapshots import Snapshot
 from harness.system.sharded_tensors import local
@@ -52,10 +52,10 @@ class StateGuard:
     """Stores the state at the beginning of a `with` block, and restores the state at the end. Values are restored in
     place, so addresses do not change.
 
-    A call of `restore` restores the state earlier than at the end of the `with` block, and can keep newly created
-    state. `state` names tensors that the body changes. Tensors that are reachable from `roots` need not be named (see
-    `reachable`). Parameters and state of a `torch.optim` optimizer that makes a step in the `with` block need not be
-    named either, because a global pre-step hook finds them.
+    A call of `restore` restores the state already within the `with` block, and can keep newly created state. `state`
+    returns, by name, tensors that the step's body changes. It need not return tensors that are reachable from `roots`
+    (see `reachable`), or parameters and state of a `torch.optim` optimizer that makes a step in the `with` block,
+    because a global pre-step hook finds them.
     """
 
     def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
@@ -77,8 +77,8 @@ class StateGuard:
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._is_restored = False
-        # The hook runs after the backward pass, when the earlier value of `.grad` is no longer known. `.grad` is then
-        # restored as None.
+        # The hook runs after the backward pass, when the earlier value of `.grad` is no longer known. For a parameter
+        # that only the hook finds, `.grad` is restored as None.
         self._hook = register_optimizer_step_pre_hook(
             lambda optimizer, *_: self._remember_optimizer(optimizer, known_gradient=False)
         )
@@ -108,12 +108,12 @@ class StateGuard:
         return self._places.changed()
 
     def restore(self, *, keep_created: bool = False) -> None:
-        """Restore everything. With `keep_created`, reset state that the first execution created to its first value
-        instead.
+        """Restore everything. With `keep_created`, do not remove state that the first execution created, but reset it
+        to its first value.
 
-        Such state belongs to an optimizer or a gradient scaler, or is another new tensor, such as a table. A capture
-        needs this state to exist already, because every replay would otherwise create it again. Raise `StateError` for
-        state that later executions change and that was not created only from numbers.
+        Such state belongs to an optimizer or a gradient scaler, or is another new tensor, such as a table. The state
+        must exist before a capture, because every replay would otherwise create it again. Raise `StateError` for state
+        that later executions change and that was not created only from numbers.
         """
         with _disable_current_modes(), torch.no_grad():
             kept = self._begin_anew() if keep_created else set()
@@ -135,15 +135,14 @@ class StateGuard:
         self._is_restored = True
 
     def _new_tensors(self) -> list[tuple[str, Tensor]]:
-        """Return (path, tensor) for each reachable tensor that was not reachable at the beginning of the guard's `with`
-        block."""
+        """Return (path, tensor) for each reachable tensor that was not reachable when this object's `with` block
+        began."""
         if not self._places.changed():
             return []
         return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
 
     def _begin_anew(self) -> set[int]:
-        """Reset the tensors that the first execution created to their first values. Return the ids of the tensors to
-        keep.
+        """Reset the tensors that only the first execution created to their first values. Return the tensors' ids.
 
         Tensors that every execution creates again are not kept.
         """
@@ -165,7 +164,7 @@ class StateGuard:
         if id(tensor) in self._known:
             return
         with _disable_current_modes(), torch.no_grad():
-            # Store frozen tensors, too, because an adversarial training freezes tensors and makes them trainable again.
+            # Frozen tensors count as trained, because an adversarial training freezes tensors and trains them later.
             is_number = tensor.is_floating_point() or tensor.is_complex()
             is_trained = tensor.is_leaf and is_number and not tensor.is_inference()
             gradient = tensor.grad if is_trained and known_gradient else None
@@ -198,8 +197,8 @@ def _is_made_of(value: Any, kept: set[int]) -> bool:
 
 
 def _put_back_gradient(known: _Known) -> None:
-    """Restore gradient and `requires_grad`. Before that, detach the tensor if the step wrote values to it that are
-    still part of an autograd graph."""
+    """Restore the tensor's gradient and `requires_grad`. Before that, detach the tensor if the step wrote values to the
+    tensor that are still part of an autograd graph."""
     tensor = known.tensor
     if not tensor.is_leaf and not tensor._is_view():
         tensor.detach_()
@@ -241,8 +240,8 @@ MOVED = 0  # stands for the address of a moved buffer; no buffer has this addres
 
 
 class StaticAddresses:
-    """Watches the buffers that `static` returns. `check` runs before each replay, and makes one comparison for each
-    buffer."""
+    """Watches the addresses of the buffers that `static` returns. `check` runs before each replay, and compares one
+    address for each buffer."""
 
     def __init__(self, static: State) -> None:
         self._static = static
@@ -254,8 +253,8 @@ class StaticAddresses:
         self.captured = self._addresses()
 
     def check(self) -> None:
-        """Record the name of every buffer that is not at the address that it had at the capture. A recorded name stays
-        recorded."""
+        """Add to `moved` the name of every buffer that is no longer at its address of the capture. No name is ever
+        removed from `moved`."""
         now = self._addresses()
         if now != self.captured:
             self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
@@ -273,7 +272,7 @@ def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Return the tensors' addresses by name. For a tensor that wraps other tensors (a DTensor, a quantized weight),
     return the addresses of the inner tensors.
 
-    The function runs no operation, because an operation near a replay would count as an operation of the step.
+    The function runs no torch operation, because an operation near a replay would count as an operation of the step.
     """
     found: dict[str, int] = {}
     for name, tensor in tensors.items():

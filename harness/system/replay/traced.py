@@ -1,12 +1,12 @@
 """Record a whole training step as ATen operators, and replay it bit for bit, without CUDA.
 
 The step is executed several times before the first replay, and each execution is undone before the next one. First the
-step runs on fake tensors, which have no values (the fake pass). A host sync fails there. If the step created state in
-the fake pass, or waited for the device, the step is executed on real tensors to create its state. If the step waited, a
-second fake pass follows. A wait that only the first execution needs is allowed, because the warm-up of a CUDA graph
-would also execute it before the capture. Last, the step is executed and recorded (`operations`). A replay runs the
-recorded operators on the same tensors. A replay is not a CUDA graph. It shows what would break a capture, but nothing
-about speed, memory or loading.
+step runs on fake tensors, which have no values (the fake pass). There a host sync raises an error. If the step created
+state in the fake pass, or waited for the device, the step is executed on real tensors to create this state. If the step
+waited, a second fake pass follows. A wait that only the first execution needs is allowed, because the warm-up of a CUDA
+graph would also execute it before the capture. Last, the step is executed and recorded (`operations`). A replay runs
+the recorded operators on the same tensors. A replay is not a CUDA graph. It shows errors that would break a capture,
+but nothing about speed, memory or loading.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Body = Callable[[], Tensor]
 Result = TypeVar("Result")
 
 
-_preparations = 0  # number of preparations that are running
+_preparations = 0  # number of `preparing` blocks that are running now
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def preparing() -> Iterator[None]:
 
 
 def is_prepared() -> bool:
-    """Return True while a step is prepared or recorded. The harness undoes these executions of the step afterwards."""
+    """Return True while a step runs to prepare a capture or to be recorded. The harness will undo this execution."""
     return _preparations > 0
 
 
@@ -76,15 +76,15 @@ class HostSyncError(HarnessError):
 
 
 class NotTraceableError(HarnessError):
-    """The step's body cannot be recorded. The reason is not a host sync."""
+    """The step's body cannot be recorded, for another reason than a host sync."""
 
 
 class TracedStep:
     """A step that was recorded and can be replayed.
 
     body: does the device work of one step, and returns the 0-d loss.
-    state: names tensors that the body changes. Tensors that are reachable from `roots` need no name (see `StateGuard`).
-    static: names the buffers whose addresses the recording holds.
+    state: returns tensors that the body changes. Those reachable from `roots` may be missing (see `StateGuard`).
+    static: returns the buffers whose addresses the recording holds.
     outputs: called after the body while recording. Every replay computes the tensors that `outputs` returned, such as
     gradients and metrics. These tensors are in `self.outputs`, and in the attributes in which the step itself keeps
     them.
@@ -122,8 +122,8 @@ class TracedStep:
         self.replays = 0
 
     def record(self) -> None:
-        """Run the fake pass, then record. If the pass or the recording fails, restore the state and raise
-        `HostSyncError` or `NotTraceableError`."""
+        """Run the fake pass, then record the step. If the fake pass or the recording fails, restore the state and
+        raise `HostSyncError` or `NotTraceableError`."""
         with preparing():
             self._record()
 
@@ -164,7 +164,7 @@ class TracedStep:
         self.buffers.remember()
 
     def _require_whole(self) -> None:
-        """Raise `NotTraceableError` for tensors that are divided among ranks, because a fake pass leaves FSDP2 buffers
+        """Raise `NotTraceableError` if tensors are divided among ranks, because a fake pass would leave FSDP2's buffers
         without values."""
         named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
@@ -178,8 +178,8 @@ class TracedStep:
             )
 
     def _require_waits(self, recorded: Operations) -> None:
-        """Raise `NotTraceableError` if Python code waits for a collective in the step. A replay would not wait, and
-        would read an unfinished result."""
+        """Raise `NotTraceableError` if Python code, and not an operator, waits for a collective of the step. A replay
+        executes no Python, so it would read an unfinished result."""
         unawaited = sorted(name for name in recorded.names() if name.startswith("c10d."))
         if unawaited:
             raise NotTraceableError(
@@ -247,8 +247,8 @@ class TracedStep:
             return follow(self._body, self._roots, of_device=False)
 
     def _create_state(self) -> None:
-        """Before recording, create the state that only a first execution creates. Raise `NotTraceableError` if this
-        fails."""
+        """Create, before recording, the state that only the step's first execution creates. Raise `NotTraceableError`
+        if the first values of this state are unknown."""
         try:
             self._execute_twice()
         except StateError as error:
@@ -273,7 +273,7 @@ class FakePass(NamedTuple):
     """The result of a fake pass (an execution on tensors without values).
 
     created_state: True if an optimizer or the body created state.
-    unseen: see `FakeStepMode`.
+    unseen: the user-defined operators that were executed on zeros (see `FakeStepMode`).
     """
 
     created_state: bool

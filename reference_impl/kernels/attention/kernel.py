@@ -1,15 +1,17 @@
 """Causal grouped-query attention on the packed query-key-value matrix, forward and backward, without atomics.
 
-Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, L block: the
-number of rows of a tile of queries, and of a tile of keys. lse: log-sum-exp of the scores of a query.
+Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, L: number of
+rows of a block, which is a tile of queries or a tile of keys. lse: log-sum-exp of the scores of a query. Q, K, V, O:
+queries, keys, values and output of one head. P: attention's probabilities. dX: the gradient of X.
 
     P = exp(Q K^T / sqrt(D) - lse),  O = P V                       for keys up to the position of the query
     dV = P^T dO,  dS = P * (dO V^T - delta),  delta = rowsum(dO * O),  dQ = dS K / sqrt(D),  dK = dS^T Q / sqrt(D)
 
 The formulas and the precision are those of FlashAttention-2 (Dao 2023, arXiv 2307.08691). Products of the data's dtype
 are accumulated in fp32, P and dS are rounded to the data's dtype, and lse is kept from the forward. FlashAttention-2
-adds up dQ by atomics. Here each element of a gradient is written by one program in fixed order, so every run has the
-same bits. The cost is that P and dP are computed twice. dQ and dK are rotated back (see `kernels/rope`) in fp32.
+adds up dQ by atomics. Here one program writes each element of a gradient, and sums have a fixed order, so all runs have
+equal bits. The cost is that P and dP are computed twice, once for dQ and once for dK and dV. The rotary embedding of dQ
+and dK (`kernels/rope`) is undone in fp32.
 
 On Hopper, if `hopper.serves` is True, the backward is two kernels in CUDA C++. Otherwise it is three kernels in Triton.
 The first kernel writes delta. In the second kernel, a program computes either dQ of one query block, or dK and dV of
@@ -50,24 +52,25 @@ from reference_impl.kernels.registry import (
     shared_memory_bytes,
 )
 
-# Data type -> number of rows in a tile. One matrix instruction of a Hopper warp group processes 64 rows. With 64 rows,
-# two programs fit on a multiprocessor. Rows in fp32 take twice the shared memory, so tiles in fp32 have half the rows.
+# Data type -> number of rows in a tile. One matrix instruction of a Hopper warp group processes 64 rows, and with 64
+# rows, two programs fit on a multiprocessor. fp32 rows take twice the shared memory, so fp32 tiles have half as many.
 _BLOCKS = {"bf16": 64, "fp16": 64, "fp32": 32}
 _WARPS = 4
 _STAGES = 2
-# Number of key and value tiles that the forward kernel keeps in shared memory if it reads tiles by descriptor. At 4 x
-# 2048 tokens on an H200, the kernel took 113 us with three tiles, and 128 us with two. Without descriptors, when the
-# threads load the tiles, it took 125 us with three tiles and 133 us with two. Without a separate loop for whole blocks,
-# it took 142 us.
+# Number of key and value tiles that the forward kernel keeps in shared memory if it reads tiles by descriptor, so that
+# the GPU's copy engine loads them. For 4 sequences of 2048 tokens on an H200, the kernel took 113 us with three tiles,
+# and 128 us with two. Without descriptors, when the threads load the tiles, it took 125 us with three tiles and 133 us
+# with two. With one loop for whole blocks and for blocks on the diagonal, it took 142 us.
 _TILED_STAGES = 3
 # Smallest sequence length for which tiles are read by descriptor. The host creates the descriptors at each launch, and
-# this slows a step that is not captured. At 4 x 512 tokens on an H200, descriptors did not make the captured step
-# faster either: the step took 26.8 ms without descriptors, and 26.9 ms with descriptors.
+# this slows a step that is not captured. For 4 sequences of 512 tokens on an H200, descriptors did not make the
+# captured step faster either: it took 26.8 ms without descriptors, and 26.9 ms with descriptors.
 _TILED_FROM = 1024
-# Number of rows that a program of the two small kernels handles. At D = 128, a thread loads 16 bytes once or twice.
+# Number of rows that a program of the kernel for delta, and of the kernel that sums dK and dV, handles. At head_dim
+# 128, a thread loads 16 bytes once or twice.
 _DELTA_ROWS = 16
 _REDUCE_ROWS = 8
-# `tl.dot` needs at least 16 columns, so each half of a head has at least 8.
+# Least number of columns to which each half of a head is padded: `tl.dot` needs 16 columns in both together.
 _MIN_HALF_BLOCK = 8
 
 
@@ -190,7 +193,7 @@ def _backward_kernel(
             qkv, grad_output, head, key_head, value_head, token, sums, deltas, block,
             S, WIDTH, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, SCALE, TILED,
         )  # fmt: skip
-        # The columns of the tile are the two halves of a head, side by side.
+        # Split the tile, whose columns are the two halves of a head side by side, into these halves.
         halves = tl.permute(tl.reshape(query_grad, (BLOCK, 2, HALF_BLOCK)), (0, 2, 1))
         a, b = tl.split(halves)
         rotate_back(grad_qkv + token * WIDTH + head * 2 * HALF, a, b, cos, sin, row, row, S, S, WIDTH, HALF, HALF_BLOCK)
@@ -300,8 +303,8 @@ def _sizes(seq_len: int, heads: int, kv_heads: int, head_dim: int, block: int) -
 
 @functools.cache
 def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Return the spec (description) of the first Triton kernel of `backward`, which writes rowsum(dO * O), fp32 [B, N,
-    S]."""
+    """Return the spec (description) of the first Triton kernel of `backward`, which writes delta = rowsum(dO * O), fp32
+    [batch, query heads, sequence length]."""
     return KernelSpec(
         op="attention.delta",
         shape=(batch, seq_len, heads, head_dim),
@@ -326,7 +329,7 @@ def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) 
 def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
     """Return the spec (description) of the second Triton kernel of `backward`.
 
-    The kernel writes dQ to the packed gradient, and dK and dV of every query head to separate tensors, [T, N * D] each.
+    The kernel writes dQ to the packed gradient, and dK and dV of every query head to separate tensors [tokens, N * D].
     """
     block = _BLOCKS[dtype]
     tiled = _is_tiled(seq_len, head_dim, block, dtype)
@@ -409,9 +412,10 @@ def _require_packed(op: str, qkv: Tensor, batch: int, seq_len: int, heads: int, 
 
 
 def forward(qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Return attention's output [T, N * D] and the scores' natural log-sum-exp f32 [B, N, S].
+    """Return attention's output [T, N * D], and the natural log of the sum of exp(score) of each query, f32 [B, N, S].
 
-    qkv [T, (N + 2 * Nkv) * D]: query, key and value heads of each token, with query and key heads rotated.
+    B batch, S seq_len, T = B * S tokens, N heads, Nkv kv_heads, D head_dim. qkv [T, (N + 2 * Nkv) * D]: query, key and
+    value heads of each token, after the rotary embedding.
     """
     dtype = dtype_name("attention.forward", "qkv", qkv.dtype)
     spec = forward_spec(batch, seq_len, heads, kv_heads, head_dim, dtype)
@@ -435,9 +439,10 @@ def backward(
     kv_heads: int,
     head_dim: int,
 ) -> Tensor:
-    """Return the gradient [T, (N + 2 * Nkv) * D] of qkv before its rotation; grad_output [T, N * D].
+    """Return the gradient [T, (N + 2 * Nkv) * D] of qkv before the rotary embedding; grad_output [T, N * D].
 
-    qkv: the argument of `forward`. output, log_sum_exp: the results of `forward`. cos, sin: f32 [S, D/2].
+    S seq_len, T = batch * S tokens, N heads, Nkv kv_heads, D head_dim. qkv: the argument of `forward`. output,
+    log_sum_exp: the results of `forward`. cos, sin: f32 [S, D/2].
     """
     sizes = (batch, seq_len, heads, kv_heads, head_dim)
     dtype = dtype_name("attention.backward", "qkv", qkv.dtype)

@@ -13,14 +13,14 @@ from reference_impl.kernels.rope import naive as rope
 
 
 def _grouped(rows: Tensor, batch: int, kv_heads: int, head_dim: int) -> Tensor:
-    """Return rows [T, N * D] as [B*Nkv, G*S, D] in float32 or float64. A key head's G query heads are one matrix."""
+    """Return rows [T, N * D] as [B*Nkv, G*S, D] in float32 or float64: a matrix for each key head's G query heads."""
     inner = torch.float64 if rows.dtype == torch.float64 else torch.float32
     heads = rows.to(inner).view(batch, -1, rows.shape[1] // head_dim, head_dim).transpose(1, 2)
     return heads.reshape(batch * kv_heads, -1, head_dim)
 
 
 def _split(qkv: Tensor, batch: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split qkv [T, (N + 2*Nkv) * D] into query [B*Nkv, G*S, D] and key and value [B*Nkv, S, D]."""
+    """Split qkv [T, (N + 2*Nkv) * D] into query [B*Nkv, G*S, D] and key, value [B*Nkv, S, D]. Letters: top of file."""
     query, key, value = torch.split(qkv, [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim], dim=1)
     return (
         _grouped(query, batch, kv_heads, head_dim),
@@ -30,7 +30,7 @@ def _split(qkv: Tensor, batch: int, heads: int, kv_heads: int, head_dim: int) ->
 
 
 def _packed(grouped: Tensor, batch: int, seq_len: int) -> Tensor:
-    """Return grouped [B*Nkv, G*S, D] as [T, N * D], the inverse of `_grouped`."""
+    """Do the inverse of `_grouped`: return grouped [B*Nkv, G*S, D] as [T, N * D]."""
     return grouped.view(batch, -1, seq_len, grouped.shape[-1]).transpose(1, 2).reshape(batch * seq_len, -1)
 
 
@@ -43,9 +43,10 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def forward(qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Return attention's output [T, N*D] and the scores' natural log-sum-exp [B, N, S].
+    """Return attention's output [T, N*D], and the natural logarithm of the sum of exp(score) of each query, [B, N, S].
 
-    qkv [T, (N + 2*Nkv) * D]: query, key and value heads of each token, with query and key heads rotated.
+    B batch, S seq_len, T = B*S tokens, N heads, Nkv kv_heads, D head_dim. qkv [T, (N + 2*Nkv) * D]: query, key and
+    value heads of each token, after the rotary embedding.
     """
     query, key, value = _split(qkv, batch, heads, kv_heads, head_dim)
     scores = _scores(query, key)
@@ -69,11 +70,11 @@ def backward(
     kv_heads: int,
     head_dim: int,
 ) -> Tensor:
-    """Return the gradient [T, (N + 2*Nkv) * D] of qkv before its rotation; qkv is the argument of `forward`.
+    """Return the gradient [T, (N + 2*Nkv) * D] of qkv before the rotary embedding; qkv is `forward`'s argument.
 
     With P = exp(scores - log_sum_exp): dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = dS K / sqrt(D),
-    dK = dS^T Q / sqrt(D). The products with P^T and dS^T sum over the queries of all heads of a group. output [T, N*D],
-    log_sum_exp [B, N, S]: results of `forward`. cos, sin: [S, D/2].
+    dK = dS^T Q / sqrt(D). The products with P^T and dS^T sum over the queries of all query heads that share a key head.
+    output [T, N*D], log_sum_exp [B, N, S]: results of `forward`. cos, sin: [S, D/2].
     """
     query, key, value = _split(qkv, batch, heads, kv_heads, head_dim)
     grad = _grouped(grad_output, batch, kv_heads, head_dim)

@@ -1,8 +1,8 @@
 """The parts of the Triton attention kernels that process one tile. `kernel.py` has the legend and the formulas.
 
 A tile is [L, 2 * HALF_BLOCK]: the two halves of a head side by side, each padded to a power of two. Scores are
-multiplied by log2(e), so that powers of two can be used instead of exponentials. Rows at and beyond S are read as
-zeros. The gradients of these rows are zeros, too, so the rows add nothing to other rows.
+multiplied by log2(e), so that exp2 can be used instead of exp. Rows after the end of a sequence (from index S on) are
+read as zeros. The gradients of these rows are zeros, too, so they add nothing to the gradients of other rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_tile(  # type: ignore[no-untyped-def]  # noqa: ANN201
     TILED: tl.constexpr,
 ):
     """Return a tile: the rows of one head from position `first` of a sequence on. The sequence starts at row `token` of
-    packed [T, WIDTH].
+    packed [tokens, WIDTH].
 
     TILED: `packed` is a descriptor whose boxes are tiles, and no tile reaches beyond the end of its sequence.
     """
@@ -77,7 +77,7 @@ def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
     TILED: tl.constexpr,
     DIAGONAL: tl.constexpr,
 ):
-    """Process the key blocks from `low` up to, but not including, `high` for one query block.
+    """Add the key blocks from `low` up to, but not including, `high` to the attention of one query block.
 
     Returns the updated maximum of the scores (base 2), sum of exponentials, and sum of weighted values. DIAGONAL: the
     key block contains the diagonal. Only such a block has keys after a query, or rows after the end of the sequence.
@@ -162,8 +162,8 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Compute one query head's part of dK and dV of a key block, in fp32, as a sum over the query blocks from the
-    diagonal on."""
+    """Compute one query head's part of dK and dV of a key block, in fp32. It is a sum over the query blocks from the
+    one on the diagonal to the last."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
     keys = load_tile(packed, token, block * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)

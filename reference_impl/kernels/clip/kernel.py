@@ -56,8 +56,8 @@ def _scale_reduce_kernel(
     lane = tl.arange(0, SIZE)
     total = tl.zeros([SIZE], tl.float32)
     start = tl.load(group_starts + group)
-    # The length of the loop is a compile-time constant. It is large enough even for a group that contains all parts.
-    # The masks select the partial sums of this group.
+    # The number of passes must be known at compile time, so it is enough for a group that contains all parts. The mask
+    # limits the reads to the partial sums of this group.
     for step in range(0, PARTIALS, SIZE):
         index = start + step + lane
         total += tl.load(partials + index, mask=index < end, other=0.0)
@@ -153,9 +153,9 @@ def specializations(*, partials: int, groups: int, max_norm: float, eps: float) 
 
 
 def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
-    """Write the sum of squares of each part of flat f32 [n] into out f32 [P], and return out.
+    """Write the sum of squares of each part of flat f32 [elements] into out f32 [parts], and return out.
 
-    starts i64 [P]: first element of each part. counts i32 [P]: number of elements of each part, at most 1024.
+    starts i64 [parts]: first element of each part. counts i32 [parts]: number of elements of each part, at most 1024.
     """
     partials = starts.numel()
     spec = squared_sum_spec(partials)
@@ -168,9 +168,10 @@ def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tens
 def clip_scale_reduce(
     partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
 ) -> None:
-    """Write norms and scales, f32 [G], from the sums of squares partials f32 [P]. The scale of a NaN norm is NaN.
+    """Compute the norm and the scale of each group from partials f32 [parts], the sums of squares of the parts. Write
+    them into norms and scales, both f32 [groups]. The scale of a NaN norm is NaN.
 
-    group_starts i32 [G + 1]: index of the first part of each group, and at the end P.
+    group_starts i32 [groups + 1]: index of the first part of each group; the last element is the number of parts.
     """
     spec = scale_reduce_spec(partials.numel(), norms.numel(), max_norm, eps)
     require_shape(spec.op, "group_starts", group_starts, (norms.numel() + 1,))
@@ -179,9 +180,9 @@ def clip_scale_reduce(
 
 
 def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
-    """Multiply the P parts of flat f32 [n] in place, each part by the scale of its group in scales f32 [G].
+    """Multiply each part of flat f32 [elements] in place by the scale of the part's group, in scales f32 [groups].
 
-    starts i64 [P], counts i32 [P]: first element and length of each part. groups i32 [P]: group of each part.
+    starts i64 [parts], counts i32 [parts]: each part's first element and length. groups i32 [parts]: each part's group.
     """
     partials = starts.numel()
     spec = scale_apply_spec(partials)

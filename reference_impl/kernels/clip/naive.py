@@ -24,7 +24,8 @@ def _elements(starts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
-    """Write the sum of squares of each part into out [P]; return out. flat [n], starts int64 [P], counts int32 [P]."""
+    """Write the sum of squares of each part of ``flat`` [elements] into out [parts]; return out. starts int64 [parts]:
+    first element of each part. counts int32 [parts]: number of elements of each part."""
     index, exists = _elements(starts, counts)
     return out.copy_(torch.where(exists, flat[index].square(), 0).sum(dim=1))
 
@@ -34,7 +35,7 @@ def clip_scale_reduce(
 ) -> None:
     """Write norms[g] = sqrt(sum of partials in group g) and scales[g] = min(1, max_norm / (norms[g] + eps)).
 
-    partials [P], group_starts int32 [G + 1], norms and scales [G]. A NaN norm gives a NaN scale.
+    partials [parts], group_starts int32 [groups + 1], norms and scales [groups]. A NaN norm gives a NaN scale.
     """
     partial = torch.arange(partials.numel(), device=partials.device)
     inside = (partial >= group_starts[:-1, None]) & (partial < group_starts[1:, None])
@@ -43,9 +44,9 @@ def clip_scale_reduce(
 
 
 def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
-    """Multiply each element of ``flat`` [n] in place by the scale of its group. groups int32 [P]: the parts' groups."""
+    """Multiply each element of ``flat`` in place by its group's scale. groups int32 [parts]: the group of each part."""
     index, exists = _elements(starts, counts)
     factor = torch.ones_like(flat)
-    # Invalid indices repeat the first index of the part. They write the factor that this element gets anyway.
+    # Invalid indices repeat the first index of the part, and write the factor that this element gets anyway.
     factor[index.flatten()] = scales[groups][:, None].expand_as(exists).flatten()
     flat.mul_(factor)

@@ -9,7 +9,7 @@ again and writes the gradient. The second pass goes from the end of the row to i
 and is still in the L2 cache.
 
 The matrix product that computes the logits may also write, for each part of a row, the maximum of the logits and the
-sum of exponentials. Then the first pass reads these numbers instead of the row (`from_statistics_`).
+sum of exponentials. Then the first pass reads these numbers instead of the row (function `from_statistics_`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from reference_impl.kernels.registry import (
 )
 
 IGNORED = -100
-"""The target of a row that is ignored: its loss and gradient are 0."""
+"""The target that marks an ignored row: the loss and the gradient of this row are 0."""
 
-# Each thread holds two vectors of eight logits, so that two 16-byte loads of bf16 are executed at the same time.
+# A thread holds _VECTORS_PER_THREAD vectors of _VECTOR logits at a time, which are two 16-byte loads of bf16.
 _VECTOR = 8
 _VECTORS_PER_THREAD = 2
 _VECTORS_PER_WARP = 32 * _VECTORS_PER_THREAD
 _MAX_WARPS = 32
-# Largest number of warps of the kernel that reads the logits once. On an H100, for 512 tokens with 151,936 logits each,
-# the kernel took 109 us with 16 warps and 127 us with 32 warps.
+# Largest number of warps of the kernel `from_statistics_`, which reads the logits once. On an H100, for 512 tokens with
+# 151,936 logits each, the kernel took 109 us with 16 warps and 127 us with 32 warps.
 _MAX_WARPS_OF_ONE_PASS = 16
 
 
@@ -93,7 +93,7 @@ def _forward_backward_kernel(
     column = tl.arange(0, VECTORS)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
 
     # Keep one maximum and one sum for each vector of a thread, so that threads exchange no data in the loop. The
-    # maximum starts as a finite number. For lanes after the end of the row, -inf would give -inf - -inf, which is NaN.
+    # maximum starts as a finite number: with -inf, lanes after the row's end would compute -inf - -inf = NaN.
     maximum = tl.full([VECTORS], -3.4028234663852886e38, tl.float32)
     total = tl.zeros([VECTORS], tl.float32)
     for first in range(0, V, VECTORS * VECTOR):
@@ -217,10 +217,11 @@ def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> 
 
 
 def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """Return the loss f32 [T] of logits [T, V], and overwrite the logits with their gradient; targets i64 [T].
+    """Return the loss f32 [tokens] of logits [tokens, vocabulary], and overwrite the logits with their gradient;
+    targets i64 [tokens].
 
     scale: factor of the gradient, f32 0-d or a float. A target of -100 gives loss 0 and gradient 0; any other target
-    outside [0, V) gives loss NaN.
+    outside [0, vocabulary) gives loss NaN.
     """
     tokens, vocabulary = logits.shape
     spec = forward_backward_spec(
@@ -233,10 +234,10 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
 
 
 def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """Do the same as `forward_backward_`, but read statistics of the P parts of each row instead of computing them.
+    """Do the same as `forward_backward_`, but read statistics of the parts of each row instead of computing them.
 
-    maxima, totals: f32 [T, P], the maximum and the sum of exp(logit - maximum) of each part. The parts do not overlap,
-    and together they contain the whole row.
+    maxima, totals: f32 [tokens, parts], the maximum and the sum of exp(logit - maximum) of each part. The parts do not
+    overlap, and together they contain the whole row.
     """
     (tokens, vocabulary), parts = logits.shape, maxima.shape[1]
     spec = from_statistics_spec(

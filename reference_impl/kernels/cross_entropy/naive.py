@@ -9,14 +9,15 @@ IGNORED = -100  # the target value that marks a token without a loss
 
 
 def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """Return the loss of each row [T] in float32 (float64 for float64 logits); logits [T, V], targets int64 [T].
+    """Return the loss of each row [tokens] in float32 (float64 for float64 logits), and overwrite ``logits`` with their
+    gradient ``scale * (softmax - onehot)``.
 
-    ``logits`` is overwritten by ``scale * (softmax - onehot)``. A row whose target is -100 has loss 0 and gradient 0.
+    logits [tokens, vocabulary], targets int64 [tokens]. A row whose target is -100 has loss 0 and gradient 0.
     """
     inner = logits if logits.dtype == torch.float64 else logits.float()
     valid = targets != IGNORED
     index = torch.where(valid, targets, 0)[:, None]
-    # Subtract the maximum first. Otherwise the log-sum-exp of large logits would have too few digits after the point.
+    # Subtract the maximum first, because the log-sum-exp of large logits is a large number with few decimals.
     below = inner - inner.amax(dim=1, keepdim=True)
     log_probability = below - torch.logsumexp(below, dim=1, keepdim=True)
     loss = -log_probability.gather(1, index).squeeze(1)
@@ -26,10 +27,10 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
 
 
 def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """Do the same as ``forward_backward_``, but read statistics of the P parts of each row instead of computing them.
+    """Do the same as ``forward_backward_``, but read statistics of the parts of each row instead of computing them.
 
-    maxima, totals: [T, P], the maximum and the sum of exp(logit - maximum) of each part. The parts do not overlap, and
-    together they contain the whole row.
+    maxima, totals: [tokens, parts], the maximum and the sum of exp(logit - maximum) of each part. The parts do not
+    overlap, and together they contain the whole row.
     """
     inner = logits if logits.dtype == torch.float64 else logits.float()
     valid = targets != IGNORED

@@ -1,4 +1,4 @@
-"""Cross-entropy whose gradient is in FP8. Legend: T tokens (rows), V vocabulary.
+"""Cross-entropy whose gradient is in FP8. A row has the logits of one token, and V is the size of the vocabulary.
 
     loss = logsumexp(logits) - logits[target],  gradient = round(2^15 * (softmax(logits) - onehot(target)))     e5m2
 
@@ -107,7 +107,7 @@ def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> 
 
 
 def forward_backward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss f32 [T] and 2^15 * (softmax - onehot) in e5m2 [T, V]; logits [T, V], targets i64 [T].
+    """Return the loss f32 [T] and 2^15 * (softmax - onehot) in e5m2 [T, V]; logits [T, V], targets i64 [T], T tokens.
 
     A target of -100 gives loss 0 and gradient 0; any other target outside [0, V) gives loss NaN.
     """

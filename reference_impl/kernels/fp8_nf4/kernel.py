@@ -1,14 +1,14 @@
-"""Convert NF4 to FP8 without an intermediate dense copy: 4-bit codes and block scales to e4m3, also transposed.
+"""Convert an NF4 weight (4-bit codes and block scales) to e4m3, also transposed, without a dense copy in between.
 
 Legend: R rows, C columns of the weight (C a multiple of 64). 64 elements of a row are a block; a byte has 2 codes.
 
     rows        out[r, c] = round(codebook[code] * absmax[block] * inverse[r])          e4m3 [R, C]
     transposed  out[c, r] = round(codebook[code] * absmax[block] * inverse[c])          e4m3 [C, R]
 
-torch's FP8 product requires that the last dimension of both operands is summed. So the product for the input gradient
-needs the transposed weight. `inverse` is the inverse of an FP8 scale, which is a power of two. `rows` reads the codes
-as `kernels/nf4` does. A program of `transposed` handles the 64 columns of one block in 128 rows. These become 64 rows
-of 128 bytes in the output, which are whole cache lines.
+torch's FP8 product sums over the last dimension of both operands. So the product for the input gradient needs the
+transposed weight. `inverse` contains the inverses of FP8 scales, which are powers of two. `rows` reads the codes as
+`kernels/nf4` does. A program of `transposed` handles the 64 columns of one block in 128 rows. These become 64 rows of
+128 bytes in the output, which are whole cache lines.
 """
 
 from __future__ import annotations
@@ -134,13 +134,15 @@ def specializations(*, rows: int, cols: int) -> list[KernelSpec]:
 
 
 def rows(codes: Tensor, absmax: Tensor, inverse: Tensor, columns: int) -> Tensor:
-    """Return round(weight[r, c] * inverse[r]), e4m3 [R, C]; codes u8 [R*C/2], absmax f32 [R*C/64], inverse f32 [R]."""
+    """Return round(weight[r, c] * inverse[r]), e4m3 [R, C], of the weight with codes u8 [R*C/2] and absmax f32
+    [R*C/64]; inverse f32 [R]; R rows, C columns."""
     spec = rows_spec(inverse.numel(), columns)
     return _launched(spec, codes, absmax, inverse, (inverse.numel(), columns))
 
 
 def transposed(codes: Tensor, absmax: Tensor, inverse: Tensor, row_count: int) -> Tensor:
-    """Return round(weight[r, c] * inverse[c]) at [c, r], e4m3 [C, R]; codes, absmax as in `rows`, inverse f32 [C]."""
+    """Return round(weight[r, c] * inverse[c]) at [c, r], e4m3 [C, R], of the weight with codes u8 [R*C/2] and absmax
+    f32 [R*C/64]; inverse f32 [C]; R rows, C columns."""
     spec = transposed_spec(row_count, inverse.numel())
     return _launched(spec, codes, absmax, inverse, (inverse.numel(), row_count))
 

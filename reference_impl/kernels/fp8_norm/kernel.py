@@ -1,4 +1,4 @@
-"""RMSNorm with a result in FP8. The kernels can also add the residual before the norm, or in the backward after it.
+"""RMSNorm with a result in FP8. The kernels can also add a residual before the norm, and its gradient in the backward.
 
 Legend: T tokens, H hidden, P programs in stage 1 of the backward. Formulas, rounding and the reduction of the gain's
 gradient are the same as in `kernels/rms_norm`. A program holds a whole row, so it can compute the scale of the row in
@@ -97,7 +97,7 @@ def _backward_kernel(
         result = inverse_rms * (grad_normed - normed * (tl.sum(grad_normed * normed) / H))
         if ADD_RESIDUAL:
             result += tl.load(grad_residual + offset, mask=inside, other=0.0).to(tl.float32)
-        # Convert the rounded values to FP8, because the other readers of this gradient read the rounded values, too.
+        # Convert the rounded values to FP8, because other readers of this gradient read these rounded values.
         rounded = result.to(grad_x.dtype.element_ty)
         tl.store(grad_x + offset, rounded, mask=inside)
         wide = rounded.to(tl.float32)
@@ -112,7 +112,7 @@ def _backward_kernel(
 @functools.cache
 def forward_spec(tokens: int, hidden: int, eps: float, dtype: str, *, add: bool, keep: bool) -> KernelSpec:
     """Return the spec (description) of the kernel that `add_forward` launches for x [tokens, hidden] of `dtype`. `add`:
-    add a residual. `keep`: return y."""
+    the kernel adds a residual to x. `keep`: the kernel also writes y in x's dtype."""
     block = triton.next_power_of_2(hidden)
     return KernelSpec(
         op="fp8_norm.forward",
@@ -184,10 +184,10 @@ def specializations(*, tokens: int, hidden: int, eps: float, dtype: str, blocks:
 def add_forward(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
-    """Return six tensors: total = x + residual, y = RMSNorm(total), y in FP8 as data [T, H] and scale f32 [T], rstd f32
-    [T], and the Euclidean norm of each row of y before rounding, f32 [T].
+    """Return six tensors: total = x + residual, y = RMSNorm(total), y in FP8 as data [tokens, hidden] and scale f32
+    [tokens], rstd f32 [tokens], and the Euclidean norm of each row of y before rounding, f32 [tokens].
 
-    x, residual [T, H]; without residual, total is x. y in x's dtype is None unless `keep` is True.
+    x, residual [tokens, hidden]; without residual, total is x. y in x's dtype is None unless `keep` is True.
     """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.forward", "x", x.dtype)
@@ -199,7 +199,7 @@ def add_forward(
     y = torch.empty_like(x) if keep else None
     data, scale = empty_rows(tokens, hidden, x)
     rstd, norm = (torch.empty(tokens, dtype=torch.float32, device=x.device) for _ in range(2))
-    # A kernel argument must be a tensor. Therefore pass x in place of a tensor that the kernel does not use.
+    # Kernel arguments must be tensors. So pass x in place of a `residual` or `y` that is None and not used.
     read, written = x if residual is None else residual, x if y is None else y
     launch(spec, x, read, gain, total, written, data, scale, rstd, norm)
     return total, y, data, scale, rstd, norm
@@ -208,10 +208,10 @@ def add_forward(
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return four tensors: grad_x [T, H] (+ grad_residual) in x's dtype, grad_x in FP8 as data [T, H] and scale f32
-    [T], and the Euclidean norm of each row of grad_x, f32 [T].
+    """Return four tensors: grad_x [tokens, hidden] (+ grad_residual) in x's dtype, grad_x in FP8 as data [tokens,
+    hidden] and scale f32 [tokens], and the Euclidean norm of each row of grad_x, f32 [tokens].
 
-    The function also writes the partial sums of the gain's gradient to partials f32 [P, H].
+    The function also writes the partial sums of the gain's gradient to partials, f32 [programs of stage 1, hidden].
     """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.backward", "x", x.dtype)

@@ -15,10 +15,10 @@ from reference_impl.kernels.rms_norm import naive
 def add_forward(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
-    """Return six tensors: total = x + residual, y = RMSNorm(total), y in FP8 as data [T, H] and scale f32 [T], rstd f32
-    [T], and the Euclidean norm of each row of y before rounding, f32 [T].
+    """Return six tensors: total = x + residual, y = RMSNorm(total), y in FP8 as data [tokens, hidden] and scale f32
+    [tokens], rstd f32 [tokens], and the Euclidean norm of each row of y before rounding, f32 [tokens].
 
-    x, residual [T, H]; without residual, total is x. y in x's dtype is None unless ``keep`` is True.
+    x, residual [tokens, hidden]; without residual, total is x. y in x's dtype is None unless ``keep`` is True.
     """
     total = x if residual is None else x + residual
     inner = total.float()
@@ -30,7 +30,7 @@ def add_forward(
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return four tensors: grad_x [T, H] as `rms_norm.backward_to_partials` does, grad_x in FP8 as data [T, H] and
-    scale [T], and the Euclidean norm of each row of grad_x [T]. The function also writes partials."""
+    """Return four tensors: the result grad_x of `rms_norm.backward_to_partials`, grad_x in FP8 as data [tokens, hidden]
+    and scale [tokens], and the Euclidean norm of each row of grad_x [tokens]. The function also writes partials."""
     grad_x = naive.backward_to_partials(grad_y, x, gain, rstd, partials, grad_residual)
     return grad_x, *quantize(grad_x), grad_x.float().norm(dim=1)

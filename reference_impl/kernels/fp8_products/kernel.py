@@ -1,16 +1,17 @@
 """Products of the MLP in FP8 with SwiGLU in the same kernel, for Hopper; `products/product.cuh` explains the design.
 
-Legend: T tokens, H hidden, I intermediate. Operands are e4m3 [rows, K] with a scale for each row (`fp8_rows`).
+Legend: K: number of terms of a sum. |v|: Euclidean norm of a row v. Operands are e4m3 [rows, K] with a scale for each
+row (`fp8_rows`).
 
     gate_up = x W^T,  act = silu(gate) * up                        `up_swiglu`               act in e4m3
-    grad_gate_up = the backward of SwiGLU of grad W                `down_swiglu_backward`    in e4m3
+    grad_act = grad W,  grad_gate_up = SwiGLU's backward of grad_act   `down_swiglu_backward`   grad_gate_up in e4m3
 
-A result has up to 17,920 columns, and a program computes tiles of 192 columns. So a program needs the scale of a row
-before the whole row is known. The scale is therefore computed from an upper bound of the row, by the Cauchy-Schwarz
-inequality |gate| <= |x| |W_gate|. Both factors are known in advance: the norms of x's rows were computed with x, and
-the largest norm of W's rows when W was loaded. Such a bound is about sqrt(K) times the usual size of gate, and the same
-holds for up. For K = 1536, the bound of a product of both is about 1536 = 2^10.6 times too large. The normal numbers of
-e4m3 span a factor of 2^14.8, so usual values are still normal numbers and lose no bits.
+A row of a result has up to 17,920 elements, and a program computes tiles of 192 columns. So a program needs the scale
+of a row before the whole row is known. The scale is therefore computed from an upper bound of the row's elements, by
+the Cauchy-Schwarz inequality |gate| <= |x| |W_gate|. Both factors are known in advance: the kernel that wrote x also
+wrote the norms of its rows, and the largest norm of W's rows was computed when W was loaded. Such a bound is about
+sqrt(K) times the usual size of gate, and the same holds for up. For K = 1536, the bound of gate * up is about 1536 =
+2^10.6 times its usual size. e4m3's normal numbers span a factor of 2^14.8, so usual values lose no bits.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, r
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
-_DEPTH = 128  # number of elements of a stage in the summed dimension; they take 128 bytes
+_DEPTH = 128  # number of elements of a stage in the summed dimension; in e4m3 they take 128 bytes
 _TURNED = 32  # number of neighboring rows of a weight whose order is changed together (see `_right`)
-_SCALE_BYTES = 2 * COLUMNS + 4 * ROWS  # bytes of scales for one warp group
-_AHEAD_BYTES = 4 * 4 * 16 * 128  # bytes for one warp group: four steps of four reads of 16 bytes, by 128 threads
-# Smallest number of tokens for which the kernels are used. The following times are in us, on an H100, at 512, 2048 and
-# 8192 tokens. `up_swiglu` takes 31, 101 and 415, and the library's product with `kernels/fp8_swiglu` takes 35, 120 and
-# 473. `down_swiglu_backward` takes 26, 74 and 298 instead of 33, 111 and 420.
+_SCALE_BYTES = 2 * COLUMNS + 4 * ROWS  # bytes of shared memory for the scales that one warp group uses
+_AHEAD_BYTES = 4 * 4 * 16 * 128  # of what one warp group reads ahead: 4 steps of 4 reads of 16 bytes by 128 threads
+# Smallest number of tokens for which the kernels are used. Times on an H100, in us, at 512, 2048 and 8192 tokens:
+# `up_swiglu` takes 31, 101 and 415, a library's product followed by `kernels/fp8_swiglu` takes 35, 120 and 473.
+# `down_swiglu_backward` takes 26, 74 and 298, the library's product and `kernels/fp8_swiglu` take 33, 111 and 420.
 _FROM = 512
 
 
@@ -80,10 +81,10 @@ def _left(rows: int, columns: int) -> TensorMap:
 
 
 def _right(rows: int, columns: int) -> TensorMap:
-    """Return a tensor map of a weight. A box contains half of the weight's rows for one panel, in another order.
+    """Return a tensor map of a weight. A box has 96 of the 192 rows for a panel, in another order.
 
-    The rows are reordered in groups of 32. With the number of a row written as 8 q + 2 e + b (q < 4, e < 4, b < 2), b
-    varies fastest in a box, then q, then e.
+    The rows are reordered in groups of 32. Let 8 q + 2 e + b be the number of a row in its group (q < 4, e < 4, b < 2).
+    In a box, b varies fastest, then q, then e.
     """
     sizes, strides = (columns, 2, 4, 4, rows // _TURNED), (columns, 8 * columns, 2 * columns, _TURNED * columns)
     return TensorMap(1, sizes, strides, (_DEPTH, 2, 4, 4, COLUMNS // 2 // _TURNED))
@@ -134,11 +135,12 @@ def specializations(*, tokens: int, hidden: int, intermediate: int, dtype: str) 
 def up_swiglu(
     x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, norms: Tensor, limit: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gate_up bf16 [T, 2I], and act = silu(gate) * up as e4m3 data [T, I] and scale f32 [T].
+    """Return gate_up bf16 [tokens, 2I], and act = silu(gate) * up as e4m3 data [tokens, I] and scale f32 [tokens].
 
-    x [T, H], weight [2I, H] (the rows of gate first): e4m3, with scales x_scale f32 [T], weight_scale f32 [2I]. norms
-    f32 [T]: upper bounds of the norms of x's rows. limit f32 [1]: upper bound of |row i of gate's weight| * |row i of
-    up's weight| for all i < I. act is computed from gate_up after it was rounded to bf16.
+    I: intermediate size. x [tokens, hidden], weight [2I, hidden] (the rows of gate first): e4m3, with scales x_scale
+    f32 [tokens], weight_scale f32 [2I]. norms f32 [tokens]: upper bounds of the Euclidean norms of x's rows. limit f32
+    [1]: upper bound of |row i of gate's weight| * |row i of up's weight| for all i < I. act is computed from gate_up
+    after gate_up was rounded to bf16.
     """
     (tokens, hidden), intermediate = x.shape, weight.shape[0] // 2
     spec = up_spec(tokens, hidden, intermediate)
@@ -159,12 +161,12 @@ def down_swiglu_backward(
     input_norms: Tensor,
     limit: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of gate_up as e4m3 data [T, 2I] and scale f32 [T].
+    """Return the gradient of gate_up as e4m3 data [tokens, 2I] and scale f32 [tokens].
 
-    grad [T, H], weight [I, H] (W_down transposed): e4m3, with scales grad_scale f32 [T], weight_scale f32 [I]. gate_up:
-    bf16 [T, 2I]. norms f32 [T]: upper bounds of the norms of grad's rows. input_norms f32 [T]: the same for the rows x
-    from which gate_up was computed. limit f32 [1]: upper bound of |row i of weight| * max(1.1 |row i of up's weight|,
-    |row i of gate's weight|) over all i < I.
+    I: intermediate size. grad [tokens, hidden], weight [I, hidden] (W_down transposed): e4m3, with scales grad_scale
+    f32 [tokens], weight_scale f32 [I]. gate_up: bf16 [tokens, 2I]. norms f32 [tokens]: upper bounds of the Euclidean
+    norms of grad's rows. input_norms f32 [tokens]: the same for the rows x from which gate_up was computed. limit f32
+    [1]: upper bound of |row i of weight| * max(1.1 |row i of up's weight|, |row i of gate's weight|) for all i < I.
     """
     (tokens, hidden), intermediate = grad.shape, weight.shape[0]
     spec = down_backward_spec(tokens, hidden, intermediate)

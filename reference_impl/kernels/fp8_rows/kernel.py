@@ -1,4 +1,4 @@
-"""Quantize rows to FP8. Each row has its own scale, and one program reads the row once. Legend: R rows, C columns.
+"""Quantize the rows of a matrix to FP8, each with its own scale. One program reads a row of C columns once.
 
     scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, device_function, dtype_name, kernel, launch
 
-# Number of elements that each thread of a row kernel holds: two 16-byte loads of bf16.
+# Number of elements of a row that each thread of a kernel holds: two 16-byte loads of bf16.
 _ELEMENTS_PER_THREAD = 16
 
 
@@ -84,7 +84,7 @@ def empty_rows(rows: int, cols: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x [R, C] as data e4m3 [R, C] and scale f32 [R]."""
+    """Return x [rows, cols] in FP8: data e4m3 [rows, cols] and scale f32 [rows]."""
     rows, cols = x.shape
     data, scale = empty_rows(rows, cols, x)
     launch(quantize_spec(rows, cols, dtype_name("fp8_rows.quantize", "x", x.dtype)), x, data, scale)

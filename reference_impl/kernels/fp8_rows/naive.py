@@ -1,10 +1,10 @@
-"""Quantize rows to FP8, each with its own scale, in plain torch: R rows, C columns.
+"""Quantize rows to FP8, each row with its own scale, in plain torch.
 
     scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
 amax is the largest absolute value of the row, and 448 is the largest value of e4m3. Scaling by a power of two is exact.
-So the only error is the rounding to the three fraction bits of e4m3. The error is at most 2^-4 of the value, if the
-value is at least 2^-14 of amax. For smaller values, the error is at most 2^-10 of the scale.
+So the only error is the rounding to the three fraction bits of e4m3. The error is at most 2^-4 of the value if the
+value is at least 2^-14 of amax, and for smaller values at most 2^-10 of the scale.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def power_of_two_scale(amax: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x f32 [R, C] as data e4m3 [R, C] and scale f32 [R]."""
+    """Return x f32 [rows, columns] in FP8: data e4m3 [rows, columns] and scale f32 [rows]."""
     scale, inverse = power_of_two_scale(x.abs().amax(dim=1))
     return (x * inverse[:, None]).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x [R, C] as data e4m3 [R, C] and scale f32 [R]."""
+    """Return x [rows, columns] in FP8: data e4m3 [rows, columns] and scale f32 [rows]."""
     return to_fp8(x.float())

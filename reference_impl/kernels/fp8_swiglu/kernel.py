@@ -1,9 +1,9 @@
-"""SwiGLU whose results are in FP8, forward and backward. Legend: T tokens, I intermediate.
+"""SwiGLU whose results are in FP8, forward and backward. I: intermediate size.
 
 The formulas are those of `kernels/swiglu`. They are computed in fp32, and results are rounded once, to FP8 with one
 scale for each row (`kernels/fp8_rows`). A program reads a whole row once and keeps it in registers, in two pieces whose
-lengths are powers of two. For example, 8960 columns need 8192 + 1024 elements, of which 256 are unused. A single piece
-would need 16384 elements, of which 7424 would be unused.
+lengths must be powers of two. For example, 8960 columns need 8192 + 1024 elements, of which 256 are unused. A single
+piece would need 16384 elements, of which 7424 would be unused.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def specializations(*, tokens: int, intermediate: int, dtype: str) -> list[Kerne
 
 
 def forward(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """Return silu(gate) * up as FP8 data [T, I] and scale f32 [T], for gate_up [T, 2I], gate in the first I columns."""
+    """Return silu(gate) * up in FP8 (data [tokens, I], scale f32 [tokens]); gate_up [tokens, 2I] begins with gate."""
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     spec = forward_spec(tokens, width, dtype_name("fp8_swiglu.forward", "gate_up", gate_up.dtype))
     data, scale = empty_rows(tokens, width, gate_up)
@@ -172,7 +172,7 @@ def forward(gate_up: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward(grad_act: Tensor, gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient of gate_up as FP8 data [T, 2I] and scale f32 [T]; grad_act [T, I], gate_up [T, 2I]."""
+    """Return the gradient of gate_up in FP8 (data [tokens, 2I], scale f32 [tokens]) for grad_act [tokens, I]."""
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     spec = backward_spec(tokens, width, dtype_name("fp8_swiglu.backward", "gate_up", gate_up.dtype))
     require_shape(spec.op, "grad_act", grad_act, (tokens, width))

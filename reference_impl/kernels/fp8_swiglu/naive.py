@@ -1,4 +1,4 @@
-"""SwiGLU whose results are in FP8, in plain torch: T tokens, I intermediate; the formulas are those of `swiglu`."""
+"""SwiGLU whose results are in FP8, in plain torch. The formulas are those of `swiglu`. I: intermediate size."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from reference_impl.kernels.swiglu import naive
 
 
 def forward(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """Return silu(gate) * up as FP8 data [T, I] and scale f32 [T], for gate_up [T, 2I], gate in the first I columns."""
+    """Return silu(gate) * up in FP8 (data [tokens, I], scale f32 [tokens]); gate_up [tokens, 2I] begins with gate."""
     return to_fp8(naive.forward(gate_up.float()))
 
 
 def backward(grad_act: Tensor, gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient of gate_up as FP8 data [T, 2I] and scale f32 [T]; grad_act [T, I], gate_up [T, 2I]."""
+    """Return the gradient of gate_up in FP8 (data [tokens, 2I], scale f32 [tokens]) for grad_act [tokens, I]."""
     return to_fp8(naive.backward(grad_act.float(), gate_up.float()))

@@ -5,8 +5,8 @@ Legend: C [M, N] = A [M, K] @ B [K, N];  grad_A = grad_C @ B^T [M, K],  grad_B =
 Tiles are 16 x 16: 256 threads, two fp32 tiles in 2 * 16 * 16 * 4 = 2048 bytes of shared memory, and the loop over the
 reduced dimension unrolled four times. Elements outside of the matrices are masked in loads and stores, so every thread
 reaches every barrier. fp32 products follow IEEE 754, without TF32 and tensor cores, because a backward pass in TF32
-once became NaN for gradients of size 1e5 (upstream's issue ALB-076). fp16 and bf16 operands are converted to fp32 on
-load and accumulated in fp32.
+once became NaN for gradients of size 1e5 (the upstream project's issue ALB-076). fp16 and bf16 operands are converted
+to fp32 on load and accumulated in fp32.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def backward_b_spec(
 def specializations(
     *, m: int, k: int, n: int, grad_dtype: str = "fp32", weight_dtype: str = "fp32", accumulate: bool = False
 ) -> list[KernelSpec]:
-    """Return the kernels of both backward products of C [m, n] = A [m, k] @ B [k, n]. A has the gradient's dtype."""
+    """Return the kernels of both backward products of C [m, n] = A [m, k] @ B [k, n]. A's data type is grad_dtype."""
     return [
         backward_a_spec(m, k, n, grad_dtype, weight_dtype, grad_dtype, accumulate=accumulate),
         backward_b_spec(m, k, n, grad_dtype, grad_dtype, grad_dtype, accumulate=accumulate),

@@ -5,12 +5,12 @@ P partial sums of a gain's gradient.
 
     grad_b = grad_qkv^T @ low_rank                                  [O, R]
     grad_a = round(grad_low_rank * rstd)^T @ residual               [R, H]
-    grad_norms = sum of gain_partials                               [G, H]
+    grad_norms = sum of gain_partials [G, P, H] over P              [G, H]
 
 Both products sum over the tokens and have few columns. So most of their time is spent reading grad_qkv and residual
 once. In the first launch, a program handles one chunk of the tokens and one block of columns of grad_qkv or residual.
-The second launch adds up the chunks. Every sum has a fixed order, there are no atomics, and C depends only on T. So
-results have the same bits in every run.
+The second launch adds up the chunks. Every sum has a fixed order, there are no atomics, and C depends only on T and the
+tiles. So results have the same bits in every run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from reference_impl.kernels.rms_norm.kernel import (
 
 
 class Tiles(NamedTuple):
-    """The sizes by which the work is divided into programs.
+    """The sizes of tiles and chunks, which divide the work into programs.
 
-    On an H100 both launches together take 29 us at 8192 tokens, 9 us at 2048 and 6 us at 512. Products by a library,
+    On an H100 both launches together take 29 us at 8192 tokens, 9 us at 2048 and 6 us at 512. A library's products,
     with separate kernels for the other operations, took 40, 18 and 13 us. Other tiles (32 to 128 rows, 64 to 256
     columns, 3 to 5 stages, 4 to 16 chunks) took up to a third longer.
     """
@@ -51,10 +51,10 @@ class Tiles(NamedTuple):
     elements: int = 2048  # number of elements of the results that one program of the second launch computes
 
 
-# Data type -> tiles. In fp32, tiles take twice the shared memory and cannot use tensor cores, so they are smaller.
+# Data type -> tiles. fp32 takes twice the shared memory and cannot use tensor cores, so its tiles are smaller.
 _TILES = {"bf16": Tiles(), "fp16": Tiles(), "fp32": Tiles(rows=32, columns=64, stages=2)}
-# `tl.dot` needs at least 16 columns. One program handles at most _MOST_RANKS of the columns. Further programs handle
-# the other columns.
+# `tl.dot` needs at least 16 columns. One program computes at most _MOST_RANKS columns (ranks) of a product.
+# Further programs compute the other columns.
 _FEWEST_RANKS = 16
 _MOST_RANKS = 64
 
@@ -82,7 +82,7 @@ def _partials_kernel(
     RANK_BLOCKS: tl.constexpr = (RANKS + RANK_BLOCK - 1) // RANK_BLOCK
     block = tl.program_id(0) // RANK_BLOCKS
     of_b = block < OUTPUT_BLOCKS
-    # Both products use the same loop with different operands.
+    # Choose the operands of one of the two products. Both products use the same loop.
     wide = tl.where(of_b, grad_qkv, residual)
     narrow = tl.where(of_b, low_rank, grad_low_rank)
     width = tl.where(of_b, OUTPUTS, HIDDEN)
@@ -102,7 +102,7 @@ def _partials_kernel(
         narrow_mask = inside[:, None] & (rank < RANKS)[None, :]
         tile = tl.load(wide + row[:, None] * width + column[None, :], mask=wide_mask, other=0.0)
         factor = tl.load(narrow + row[:, None] * RANKS + rank[None, :], mask=narrow_mask, other=0.0)
-        # For grad_b, multiply by 1, because only the formula of grad_a contains the factor rstd.
+        # Multiply by 1 in programs for grad_b, because only the formula of grad_a contains the factor rstd.
         scale = tl.load(rstd + row, mask=inside & (block >= OUTPUT_BLOCKS), other=1.0)
         scaled = (factor.to(tl.float32) * scale[:, None]).to(factor.dtype)
         total = tl.dot(tl.trans(tile), scaled, total, input_precision="ieee")
@@ -162,8 +162,8 @@ def _chunk(tokens: int, tiles: Tiles) -> int:
 def partials_spec(
     tokens: int, outputs: int, hidden: int, ranks: int, dtype: str, tiles: Tiles | None = None
 ) -> KernelSpec:
-    """Return the spec (description) of the first kernel. It writes partial sums f32 [C, O * R + R * H], first grad_b,
-    then grad_a."""
+    """Return the spec (description) of the first kernel. It writes a tensor of partial sums, f32 [chunks, outputs *
+    ranks + ranks * hidden]. Each row has the partial sums of grad_b and then those of grad_a."""
     tiles = tiles or _TILES[dtype]
     chunk = _chunk(tokens, tiles)
     rank_block = min(_MOST_RANKS, max(_FEWEST_RANKS, triton.next_power_of_2(ranks)))
@@ -200,8 +200,8 @@ def partials_spec(
 def reduce_spec(
     chunks: int, outputs: int, hidden: int, ranks: int, norms: int, gain_partials: int, elements: int
 ) -> KernelSpec:
-    """Return the spec (description) of the second kernel. It sums the chunks of both products, and gain_partials [G, P,
-    H] over P."""
+    """Return the spec (description) of the second kernel. It sums the chunks of both products, and gain_partials
+    [norms, P, hidden] over P."""
     of_b, of_a = outputs * ranks, ranks * hidden
     programs = triton.cdiv(of_b + of_a, elements) + norms * triton.cdiv(hidden, REDUCE_COLUMNS)
     return KernelSpec(

@@ -1,6 +1,6 @@
 """The gradients of a decoder block's LoRA factors and of its norms' gains, in plain torch.
 
-T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v together, G norms, P partial sums of a gain.
+T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v together, G norms, P partial sums for a gain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def write(
 
     grad_b [O, R], grad_a [R, H], grad_norms [G, H]; grad_qkv [T, O]; low_rank, grad_low_rank [T, R]; rstd [T]; residual
     [T, H]. grad_norms is the sum of gain_partials [G, P, H] over P. The product with rstd is rounded to the dtype of
-    grad_low_rank. Sums are accumulated in the dtype of the outputs.
+    grad_low_rank. Sums are accumulated in the dtype of the results.
     """
     rms_norm.reduce_gains(gain_partials, grad_norms)
     _write_product(grad_b, grad_qkv.t(), low_rank)

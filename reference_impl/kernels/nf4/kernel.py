@@ -1,13 +1,14 @@
-"""NF4 dequantization: 4-bit codes and block scales to a dense matrix.
+"""NF4 dequantization: convert 4-bit codes and the scales of blocks to a dense matrix.
 
-Legend: R rows, C columns of the weight. 64 elements are a block. A byte has 2 codes, the first in the high nibble.
+Legend: R rows, C columns of the weight. 64 elements are a block, whose scale is `absmax`, the largest absolute value in
+the block. A byte has 2 codes, the first in the high nibble.
 
     weight[i] = round(codebook[code[i]] * absmax[i // 64])       one fp32 product, one rounding to the output's dtype
 
 Codes are read as 32-bit words of eight elements. For each word, a thread stores eight outputs of 2 bytes, together 16
 bytes. The words that a warp reads are contiguous, and so are the outputs that it stores. The 16 values of the codebook
-are looked up in shared memory. They are in 16 different banks, so no lookup waits for another. (15 selections for each
-element, without a table, would take longer than the memory traffic.)
+are looked up in shared memory. They are in 16 different banks, so no lookup waits for another. (Without a table, 15
+selections for each element would take longer than reading the codes and writing the results.)
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _WORD_ELEMENTS = 8
 _NUM_WARPS = 4
 _WORDS = 32 * _NUM_WARPS
 _CHUNKS = (
-    # Number of words that a thread loads before it decodes the first word. The kernels have a variable for each word.
+    # Number of words that a thread loads before it decodes the first. Kernels have one variable for each.
     4
 )
 
@@ -227,7 +228,7 @@ def _output(op: str, out: Tensor | None, codes: Tensor, rows: int, cols: int, dt
 def dequantize(
     codes: Tensor, absmax: Tensor, rows: int, cols: int, dtype: torch.dtype, out: Tensor | None = None
 ) -> Tensor:
-    """Return the weight [R, C] in `dtype`; codes u8 [R*C/2], absmax f32 [R*C/64]. If `out` is given, write to `out`."""
+    """Return the weight [R, C] in `dtype`, in `out` if given; codes u8 [R*C/2], absmax f32 [R*C/64], R rows, C cols."""
     spec = dequantize_spec(rows, cols, dtype_name("nf4.dequantize", "dtype", dtype))
     out = _output(spec.op, out, codes, rows, cols, dtype)
     require_shape(spec.op, "absmax", absmax, (rows * cols // BLOCK_ELEMENTS,))
@@ -247,7 +248,8 @@ def dequantize_double(
 ) -> Tensor:
     """Dequantize with quantized scales: absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset.
 
-    absmax_codes u8 [R*C/64], absmax_map f32 [256], nested_absmax f32 [ceil(R*C/64/256)], offset f32 0-d.
+    absmax_codes u8 [R*C/64], absmax_map f32 [256], nested_absmax f32 [ceil(R*C/64/256)], offset f32 0-d (R rows, C
+    cols).
     """
     spec = dequantize_double_spec(rows, cols, dtype_name("nf4.dequantize_double", "dtype", dtype))
     blocks = rows * cols // BLOCK_ELEMENTS

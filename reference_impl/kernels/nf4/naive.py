@@ -1,4 +1,4 @@
-"""NF4 dequantization in plain torch: 4-bit codes and block scales to a dense matrix."""
+"""NF4 dequantization in plain torch: convert 4-bit codes and the scales of blocks to a dense matrix."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ CODEBOOK = torch.tensor(
     ],
     dtype=torch.float32,
 )
-# Row b contains the two values of a byte with the value b, the high nibble first. One lookup for each byte takes a
-# quarter of the time of two lookups.
+# Row b contains the two NF4 values of a byte with the value b, the high nibble first. One lookup for each byte takes a
+# quarter of the time of one lookup for each element.
 PAIRS = torch.stack((CODEBOOK.repeat_interleave(16), CODEBOOK.repeat(16)), dim=1)
 
 

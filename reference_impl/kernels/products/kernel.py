@@ -3,15 +3,16 @@
 Legend: T tokens, H hidden, I intermediate, K summed dimension, V vocabulary, P panels of 192 columns of the vocabulary.
 
     gate_up = x W^T,  act = silu(gate) * up                                    `up_swiglu`
-    grad_gate_up = the backward of SwiGLU of grad_act = grad W                 `down_swiglu_backward`
+    grad_act = grad W,  grad_gate_up = SwiGLU's backward of grad_act           `down_swiglu_backward`
     residual + x W^T                                                           `add`
-    grad W + grad_extra W_extra                                                `input_gradient`
+    grad W + grad_extra W_extra (two projections of one input)                 `input_gradient`
     logits = x W^T,  maxima and sums of exponentials of each panel             `head_logits`
 
-With a library's product, the result is written to memory, and the next kernel reads it from there. Here one warp group
-computes SwiGLU or the addition before it writes the result, while the other warp group multiplies. At 4 x 2048 tokens
-on an H100, `up_swiglu` takes 620 us instead of 820, `down_swiglu_backward` takes 420 us instead of 576, and the
-addition takes no extra time. All sums are in fp32 and in fixed order.
+If a library computes a product, it writes the product to memory, and the next kernel reads it from there. In these
+kernels, one warp group computes SwiGLU or the addition on its part of the product before it writes the result, while
+the other warp group multiplies. For 4 sequences of 2048 tokens on an H100, `up_swiglu` takes 620 us instead of 820,
+`down_swiglu_backward` 420 us instead of 576, and the addition takes no extra time. All sums are in fp32, in fixed
+order.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from reference_impl.kernels.target import hopper
 _FOLDER = Path(__file__).parent
 WARPS = 12  # number of warps: one warp group loads, and two warp groups multiply
 STAGES = 4
-ROWS, COLUMNS, _DEPTH = 128, PANEL, 64  # rows and columns of a tile, and depth of a stage
+ROWS, COLUMNS, _DEPTH = 128, PANEL, 64  # rows and columns of a tile, and number of terms of a stage
 CLUSTER = 2
-# Bytes of shared memory for the alignment, the ring of stages, and the barriers. Epilogues use the rest.
+# Bytes of shared memory for alignment, ring of stages and barriers. Epilogues, the code after a product, use the rest.
 SHARED_BYTES = 1024 + STAGES * (ROWS + COLUMNS) * 128 + 192
-# Number of pairs of tiles, one below the other, that are computed at about the same time. At 8192 tokens, the kernel
-# took 628 us with 4 pairs, 613 us with 8, and 634 us with 16.
+# Number of pairs of tiles, one below the other, that all thread blocks compute at about the same time. At 8192 tokens,
+# the kernel took 628 us with 4 pairs, 613 us with 8, and 634 us with 16.
 GROUP = 8
-_CHUNK = 64  # number of rows, and of columns, that an epilogue (the code after the product) moves at a time
+_CHUNK = 64  # number of rows, and usually of columns, of the part ("chunk") that an epilogue moves at a time
 _CHUNK_BYTES = _CHUNK * _CHUNK * 2
 _NARROW = 32  # number of columns of a chunk in the epilogues for gate and up
 _NARROW_BYTES = _CHUNK * _NARROW * 2
 # Smallest numbers of tokens for which `up_swiglu`, `down_swiglu_backward` and `add` are used. A step with fewer tokens
-# has too few tiles for all multiprocessors, and a library has kernels with smaller tiles. In each pair of times in us,
-# the first is for a library's product and the separate kernels, the second for the fused kernel:
+# has too few tiles for all multiprocessors; a library has kernels with smaller tiles. Of each two times in us, the
+# first is that of a library's product followed by separate kernels, the second that of the fused kernel:
 # - `up_swiglu`, H100: 52.2 and 48.7 at 512 tokens, 190 and 158 at 2048.
 # - `down_swiglu_backward`, H100: 41.2 and 38.1 at 512 tokens, 145 and 108 at 2048. On an H200, with one
 #   thread that moves the chunks of an epilogue: 35.5 and 34.7 at 512 tokens, 130 and 96 at 2048.
@@ -61,39 +62,38 @@ _NARROW_BYTES = _CHUNK * _NARROW * 2
 _UP_FROM = 512
 _DOWN_BACKWARD_FROM = 512
 _ADD_FROM = 4096
-# Smallest number of tokens, and smallest vocabulary, for which `head_logits` is used. In the following pairs of times
-# in us, the first is for a library's product and a loss that reads the logits twice, the second for this kernel. Both
-# include the loss and the product for the gradient. With a vocabulary of 151,936: 863 and 818 at 512 tokens, 552 and
-# 647 at 300 tokens. With a vocabulary of 32,000: 194 and 203.
+# Smallest number of tokens, and smallest vocabulary, for which `head_logits` is used. Of each two times in us, the
+# first is that of a library's product and a loss that reads the logits twice, the second that of `head_logits` and a
+# loss that reads them once. Both include the product for the gradient. With a vocabulary of 151,936: 863 and 818 at 512
+# tokens, 552 and 647 at 300 tokens. With a vocabulary of 32,000: 194 and 203.
 _HEAD_FROM = 512
 _HEAD_VOCABULARY_FROM = 100_000
 
 
 def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `up_swiglu` supports x [T, H] with a matrix [2I, H] and is faster than separate kernels."""
+    """Return True if `up_swiglu` supports these sizes and `dtype`, and is faster than separate kernels."""
     return _serves(tokens, _UP_FROM, dtype, hidden, intermediate)
 
 
 def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `down_swiglu_backward` supports grad [T, H] with a matrix [H, I], and is faster than separate
-    kernels."""
+    """Return True if `down_swiglu_backward` supports these sizes and `dtype`, and is faster than separate kernels."""
     return _serves(tokens, _DOWN_BACKWARD_FROM, dtype, hidden, intermediate)
 
 
 def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `add` supports both products that are added to the residual stream, and is faster than separate
-    kernels."""
+    """Return True if `add` supports both products that are added to the residual stream, with `query` and
+    `intermediate` terms, and is faster than separate kernels."""
     return _serves(tokens, _ADD_FROM, dtype, hidden, query, intermediate)
 
 
 def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dtype: torch.dtype) -> bool:
-    """Return True if `input_gradient` supports grad [T, outputs], a matrix [outputs, H] and adapter rank `extra`."""
+    """Return True if `input_gradient` supports grad [tokens, outputs], a weight [outputs, hidden] and rank `extra`."""
     fits = extra % 8 == 0 and 0 < extra <= _DEPTH
     return fits and _serves(tokens, _ADD_FROM, dtype, outputs, hidden)
 
 
 def serves_head(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -> bool:
-    """Return True if `head_logits` supports x [T, H] with a head [V, H], and is faster than separate kernels."""
+    """Return True if `head_logits` supports these sizes and `dtype`, and is faster than separate kernels."""
     return vocabulary >= _HEAD_VOCABULARY_FROM and _serves(tokens, _HEAD_FROM, dtype, hidden, vocabulary)
 
 
@@ -256,7 +256,7 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
             Address(4),
         ),
         epilogue_bytes=2 * _CHUNK_BYTES,
-        # Put all tiles in one group, so that each panel of the head is read from memory only once.
+        # Put all rows of tiles in one group, so that each panel of the head is read from memory only once.
         group=-(-tokens // (2 * ROWS)),
         statistics=("maxima", "totals"),
     )
@@ -265,11 +265,11 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
 def specializations(
     *, tokens: int, hidden: int, query: int, qkv: int, intermediate: int, ranks: int, dtype: str
 ) -> list[KernelSpec]:
-    """Return the kernels for the products of a decoder block. If a fused kernel does not support the shape, a library
-    computes the product, and only the kernels of SwiGLU are returned.
+    """Return the kernels for the products of a decoder block. If the fused kernel of a product does not support the
+    shape, a library computes this product. Then SwiGLU's kernel is returned, or none if SwiGLU is not next to it.
 
-    query: input size of attention's output projection. qkv: output size of the projection to q, k and v. ranks: the
-    ranks of both adapters together.
+    query: input size of attention's output projection. qkv: output size of the projection to q, k and v. ranks: the sum
+    of the ranks of both adapters.
     """
     data, own = torch_dtype(dtype), load("swiglu")
     sizes = (tokens, hidden, intermediate)
@@ -305,9 +305,9 @@ def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: in
 
 
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gate_up = x W^T [T, 2I], and act = silu(gate) * up [T, I], which is computed from the rounded gate_up.
+    """Return gate_up = x W^T [tokens, 2I] and act = silu(gate) * up [tokens, I], computed from the rounded gate_up.
 
-    x [T, H]; weight W [2I, H], with the rows of gate first.
+    I: intermediate size. x [tokens, hidden]; weight W [2I, hidden], with the rows of gate first.
     """
     (tokens, hidden), intermediate = x.shape, weight.shape[0] // 2
     spec = up_spec(tokens, hidden, intermediate)
@@ -318,10 +318,10 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the gradient of gate_up [T, 2I]; grad [T, H], weight W [H, I].
+    """Return the gradient of gate_up [tokens, 2I]; grad [tokens, hidden], weight W [hidden, I]; I: intermediate size.
 
-    out: the tensor for the result, which may be gate_up; None for a new tensor. The gradient of act (grad W) is not
-    rounded.
+    out: the tensor for the result, which may be gate_up; None for a new tensor. The gradient of act, which is grad W,
+    is not rounded before SwiGLU's backward.
     """
     (tokens, hidden), intermediate = grad.shape, weight.shape[1]
     spec = down_backward_spec(tokens, hidden, intermediate)
@@ -334,7 +334,7 @@ def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Ten
 
 
 def add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    """Return residual + x weight^T [T, H], rounded once; x [T, K], weight [H, K], residual [T, H]."""
+    """Return residual + x weight^T, rounded once; residual [tokens, hidden], x [tokens, K], weight [hidden, K]."""
     (tokens, summed), hidden = x.shape, weight.shape[0]
     spec = add_spec(tokens, summed, hidden)
     require_shape(spec.op, "weight", weight, (hidden, summed))
@@ -345,9 +345,9 @@ def add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
 
 
 def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
-    """Return grad W + grad_extra W_extra [T, H], rounded once.
+    """Return grad W + grad_extra W_extra [tokens, hidden], rounded once.
 
-    grad [T, O], weight W [O, H], grad_extra [T, R], weight_extra W_extra [R, H]; O outputs, R rank.
+    grad [tokens, outputs], weight W [outputs, hidden], grad_extra [tokens, rank], weight_extra W_extra [rank, hidden].
     """
     (tokens, outputs), (extra, hidden) = grad.shape, weight_extra.shape
     spec = input_gradient_spec(tokens, outputs, hidden, extra)
@@ -359,9 +359,10 @@ def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extr
 
 
 def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Write the logits x head^T [T, V] into `out`. Return maxima and totals, both f32 [T, P]; x [T, H], head [V, H].
+    """Write the logits x head^T into `out` [tokens, vocabulary]. Return maxima and totals, both f32 [tokens, panels].
 
-    maxima: the largest rounded logit of each panel. totals: the sum of exp(logit - maximum) over the panel.
+    x [tokens, hidden], head [vocabulary, hidden]. maxima: the largest rounded logit of each panel. totals: the sum of
+    exp(logit - maximum) over the panel.
     """
     (tokens, hidden), vocabulary = x.shape, head.shape[0]
     spec = head_spec(tokens, hidden, vocabulary)

@@ -1,7 +1,7 @@
 """The products of the MLP and of the head in plain torch, computed in float32, or in float64 for float64 inputs.
 
-T tokens, H hidden, I intermediate, K summed dimension, V vocabulary, P panels. The `serves` functions return False
-here, because a device without the fused kernels uses separate operators (`reference_impl.ops`).
+K: number of terms of a sum. `adds` and the functions named `serves_...` return False here, because a device without the
+fused kernels uses separate operators (`reference_impl.ops`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 from reference_impl.kernels.swiglu import naive as swiglu
 
 PANEL = 192
-"""Columns of logits that share a maximum and a sum. The last panel may have fewer columns."""
+"""Number of logits of a row that share a maximum and a sum (a panel). The last panel of a row may have fewer."""
 
 
 def serves_up(*_shape: object) -> bool:
@@ -41,16 +41,16 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gate_up = x W^T [T, 2I], and act = silu(gate) * up [T, I], which is computed from the rounded gate_up.
+    """Return gate_up = x W^T [tokens, 2I] and act = silu(gate) * up [tokens, I], computed from the rounded gate_up.
 
-    x [T, H]; weight W [2I, H], with the rows of gate first.
+    I: intermediate size. x [tokens, hidden]; weight W [2I, hidden], with the rows of gate first.
     """
     gate_up = _product(x, weight.t()).to(x.dtype)
     return gate_up, swiglu.forward(gate_up)
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the gradient of gate_up [T, 2I]; grad [T, H], weight [H, I].
+    """Return the gradient of gate_up [tokens, 2I]; grad [tokens, hidden], weight [hidden, I]; I: intermediate size.
 
     out: the tensor for the result, which may be gate_up, or None for a new tensor.
     """
@@ -60,22 +60,23 @@ def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Ten
 
 
 def add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    """Return residual + x weight^T [T, H], rounded once; x [T, K], weight [H, K], residual [T, H]."""
+    """Return residual + x weight^T, rounded once; residual [tokens, hidden], x [tokens, K], weight [hidden, K]."""
     return (residual + _product(x, weight.t())).to(residual.dtype)
 
 
 def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
-    """Return grad W + grad_extra W_extra [T, H], rounded once.
+    """Return grad W + grad_extra W_extra [tokens, hidden], rounded once.
 
-    grad [T, O], weight W [O, H], grad_extra [T, R], weight_extra W_extra [R, H]; O outputs, R rank.
+    grad [tokens, outputs], weight W [outputs, hidden], grad_extra [tokens, rank], weight_extra W_extra [rank, hidden].
     """
     return (_product(grad, weight) + _product(grad_extra, weight_extra)).to(grad.dtype)
 
 
 def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Write the logits x head^T [T, V] into ``out``. Return maxima and totals, both [T, P]; x [T, H], head [V, H].
+    """Write the logits x head^T into ``out`` [tokens, vocabulary]. Return maxima and totals, both [tokens, panels].
 
-    maxima: the largest rounded logit of each panel. totals: the sum of exp(logit - maximum) over the panel.
+    x [tokens, hidden], head [vocabulary, hidden]. maxima: the largest rounded logit of each panel. totals: the sum of
+    exp(logit - maximum) over the panel.
     """
     out.copy_(_product(x, head.t()))
     panels = [panel.to(torch.promote_types(out.dtype, torch.float32)) for panel in torch.split(out, PANEL, dim=1)]

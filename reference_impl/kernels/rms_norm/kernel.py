@@ -1,4 +1,4 @@
-"""RMSNorm. The kernels can also add the residual before the norm, or in the backward after it.
+"""RMSNorm. The kernels can also add a residual before the norm, or the residual's gradient in the backward.
 
 Legend: T tokens, H hidden, P programs in stage 1 of the backward, G norms whose gains are reduced together.
 
@@ -31,8 +31,8 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Smallest number of rows that a program of stage 1 handles. With two rows or more for each program, there are fewer
-# partial sums than rows. There are at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
+# _MIN_ROWS: smallest number of rows of a program of stage 1. With at least two rows for each program, there are fewer
+# partial sums than rows. _MAX_PARTIALS: largest number of programs, about four for each multiprocessor of a large GPU.
 _MIN_ROWS = 2
 _MAX_PARTIALS = 512
 # Size of a tile, and number of warps, for the reduction of partial sums. `kernels/lora_gradients` uses the same
@@ -145,8 +145,8 @@ def reduce_gain(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Sum the columns from `block` * `COLUMNS` on, `COLUMNS` of them, of one norm's partials [P, H] over P. Write the
-    sums to grad_gain [H]."""
+    """Sum one norm's partials [P, H] over P, only for the `COLUMNS` columns from column `block` * `COLUMNS` on. Write
+    the sums to grad_gain [H]."""
     column = block * COLUMNS + tl.arange(0, COLUMNS)
     lane = tl.arange(0, ROWS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -289,7 +289,7 @@ def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list
 
 
 def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return y [T, H] in x's dtype and rstd f32 [T]; x [T, H], gain f32 [H]."""
+    """Return y [tokens, hidden] in x's dtype and rstd f32 [tokens], for x [tokens, hidden] and gain f32 [hidden]."""
     tokens, hidden = x.shape
     spec = forward_spec(tokens, hidden, eps, dtype_name("rms_norm.forward", "x", x.dtype))
     require_shape(spec.op, "gain", gain, (hidden,))
@@ -300,7 +300,8 @@ def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return total = x + residual, y = RMSNorm(total) (both [T, H] in x's dtype), and rstd f32 [T]; gain f32 [H]."""
+    """Return total = x + residual and y = RMSNorm(total), both [tokens, hidden] in x's dtype, and rstd f32 [tokens];
+    gain f32 [hidden]."""
     tokens, hidden = x.shape
     spec = add_forward_spec(tokens, hidden, eps, dtype_name("rms_norm.add_forward", "x", x.dtype))
     require_shape(spec.op, "residual", residual, (tokens, hidden))
@@ -319,10 +320,10 @@ def backward(
     grad_residual: Tensor | None = None,
     grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return grad_x [T, H] (+ grad_residual), and the gain's gradient f32 [H].
+    """Return grad_x [tokens, hidden] (+ grad_residual), and the gain's gradient f32 [hidden].
 
-    grad_y, x [T, H]; gain f32 [H]; rstd f32 [T] of the forward. grad_gain: the tensor for the gain's gradient; None for
-    a new tensor.
+    grad_y, x [tokens, hidden]; gain f32 [hidden]; rstd f32 [tokens] of the forward. grad_gain: the tensor for the
+    gain's gradient; None for a new tensor.
     """
     if grad_gain is None:
         grad_gain = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
@@ -333,7 +334,8 @@ def backward(
 
 
 def gain_partials(x: Tensor, norms: int) -> Tensor:
-    """Return an uninitialized tensor f32 [G, P, H] for the partial sums of the gains of `norms` norms of x [T, H]."""
+    """Return an uninitialized tensor f32 [norms, P, hidden] for partial sums of the gradients of the gains. norms: the
+    number of RMSNorms; x: [tokens, hidden]; P: `gain_partial_count(tokens)`."""
     tokens, hidden = x.shape
     return torch.empty(norms, gain_partial_count(tokens), hidden, dtype=torch.float32, device=x.device)
 
@@ -341,8 +343,8 @@ def gain_partials(x: Tensor, norms: int) -> Tensor:
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> Tensor:
-    """Run stage 1 of `backward`. Return grad_x [T, H] (+ grad_residual), and write the gain's partial sums to partials,
-    f32 [P, H]."""
+    """Run stage 1 of `backward`. Return grad_x [tokens, hidden] (+ grad_residual), and write the gain's partial sums to
+    partials, f32 [P, hidden]."""
     tokens, hidden = x.shape
     dtype = dtype_name("rms_norm.backward", "x", x.dtype)
     spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)
@@ -359,7 +361,8 @@ def backward_to_partials(
 
 
 def reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
-    """Run stage 2: write the sum of partials f32 [G, P, H] over P into grad_gains f32, which has G * H elements."""
+    """Run stage 2 of `backward`: sum partials f32 [norms, P, hidden] over P, and write the sums into grad_gains f32,
+    which has norms * hidden elements."""
     norms, count, hidden = partials.shape
     spec = _reduce_gain_spec(norms, count, hidden)
     require_shape(spec.op, "grad_gains", grad_gains.view(-1), (norms * hidden,))

@@ -1,6 +1,6 @@
 """RMSNorm in plain torch: y = x * rsqrt(mean(x^2) + eps) * gain.
 
-T tokens, H hidden, G norms, P partial sums. Computed in float32, or in float64 if x is, rounded once to x's dtype.
+y is computed in float32 (in float64 for float64 x), and rounded once to x's dtype. P: number of a gain's partial sums.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ def _inner_dtype(x: Tensor) -> torch.dtype:
 
 
 def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return y [T, H] and rstd = rsqrt(mean(x^2) + eps) [T], for x [T, H], gain [H]."""
+    """Return y [tokens, hidden] and rstd = rsqrt(mean(x^2) + eps) [tokens], for x [tokens, hidden], gain [hidden]."""
     inner = x.to(_inner_dtype(x))
     rstd = torch.rsqrt(inner.square().mean(dim=1) + eps)
     return (inner * rstd[:, None] * gain).to(x.dtype), rstd
 
 
 def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return total = x + residual [T, H], y = RMSNorm(total) [T, H] and rstd [T], for x, residual [T, H]."""
+    """Return total = x + residual and y = RMSNorm(total), both [tokens, hidden] as x, and rstd [tokens]."""
     total = x + residual
     y, rstd = forward(total, gain, eps)
     return total, y, rstd
@@ -35,7 +35,7 @@ def backward(
     grad_residual: Tensor | None = None,
     grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return grad_x [T, H] and the gain's gradient [H]. If given, ``grad_gain`` gets the gain's gradient.
+    """Return grad_x [tokens, hidden] and the gain's gradient [hidden], which is written to ``grad_gain`` if given.
 
     With n = x * rstd: grad_x = rstd * (grad_y * gain - n * mean(grad_y * gain * n)) (+ grad_residual), grad_gain = sum
     over tokens of grad_y * n.
@@ -51,17 +51,17 @@ def backward(
 
 
 def gain_partials(x: Tensor, norms: int) -> Tensor:
-    """Return an uninitialized tensor [G, P, H] for the partial sums of ``norms`` gains of x [T, H]; P is 1."""
+    """Return an uninitialized tensor [norms, 1, hidden] for gradients of gains of norms of x [tokens, hidden]."""
     return torch.empty(norms, 1, x.shape[1], dtype=_inner_dtype(x), device=x.device)
 
 
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> Tensor:
-    """Return grad_x [T, H] as `backward` does, and write the gain's gradient to partials [P, H]."""
+    """Return grad_x [tokens, hidden] as `backward` does, and write the gain's gradient to partials [1, hidden]."""
     return backward(grad_y, x, gain, rstd, grad_residual, partials[0])[0]
 
 
 def reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
-    """Write the sum of partials [G, P, H] over P into grad_gains, which has G * H elements."""
+    """Write the sum of partials [norms, P, hidden] over P into grad_gains, which has norms * hidden elements."""
     grad_gains.copy_(partials.sum(dim=1).view_as(grad_gains))

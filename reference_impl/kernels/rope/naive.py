@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def tables(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cos and sin, float32 [seq_len, D/2], of the angles position * theta^(-2i/D) for i < D/2."""
+    """Return cos and sin, float32 [seq_len, D/2], of position * theta^(-2i/D) for i < D/2, where D is head_dim."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).float() / head_dim
     angles = torch.outer(torch.arange(seq_len, device=device).float(), 1.0 / theta**exponents)
     return angles.cos(), angles.sin()
@@ -19,7 +19,7 @@ def tables(seq_len: int, head_dim: int, theta: float, device: torch.device) -> t
 def apply_(
     qkv: Tensor, cos: Tensor, sin: Tensor, seq_len: int, heads_to_rotate: int, head_dim: int, inverse: bool
 ) -> None:
-    """Rotate the first ``heads_to_rotate`` heads of qkv [T, (N + 2*Nkv) * D] in place. ``inverse``: rotate back."""
+    """Apply rotary embedding in place to the first `heads_to_rotate` heads of qkv [tokens, width]. inverse: undo it."""
     inner = torch.float64 if qkv.dtype == torch.float64 else torch.float32
     heads = qkv[:, : heads_to_rotate * head_dim].view(-1, seq_len, heads_to_rotate, head_dim)
     first, second = heads.to(inner).chunk(2, dim=-1)
@@ -38,9 +38,10 @@ def add_rotate_(
     heads_to_rotate: int,
     head_dim: int,
 ) -> None:
-    """Add low_rank [T, R] @ b^T to qkv [T, (N + 2*Nkv) * D] in place. Then rotate its first ``heads_to_rotate`` heads.
+    """Add low_rank [T, R] @ b^T to qkv [T, width]. Then apply rotary embedding to its first ``heads_to_rotate`` heads.
 
-    b [(N + 2*Nkv) * D, R]. Sum and rotation are computed in fp32 (fp64 for fp64 inputs) and rounded once.
+    T: tokens. R: columns of low_rank. width = (query heads + 2 * key heads) * head_dim. b [width, R]. Sum and rotation
+    are computed in fp32 (fp64 for fp64 inputs) and rounded once.
     """
     inner = torch.float64 if qkv.dtype == torch.float64 else torch.float32
     summed = torch.addmm(qkv.to(inner), low_rank.to(inner), b.t().to(inner))

@@ -1,8 +1,8 @@
 """The backward of softmax over each row.
 
-Legend: R rows (batch * heads * queries), C columns (keys).
+p: probabilities [rows, C], with a row for each sequence, head and query, and a column for each of C keys.
 
-    grad_s = p * (grad_p - sum(grad_p * p))          in fp32, rounded once
+    grad_s = p * (grad_p - sum(grad_p * p))          sum over the row, in fp32, rounded once; grad_p: the gradient of p
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def specializations(*, rows: int, columns: int, dtype: str) -> list[KernelSpec]:
 
 
 def backward(grad_p: Tensor, p: Tensor) -> Tensor:
-    """Return grad_s [R, C], the gradient of the scores; grad_p, p [R, C]."""
+    """Return grad_s [rows, columns], the gradient of the scores; grad_p, p [rows, columns]."""
     rows, columns = p.shape
     spec = backward_spec(rows, columns, dtype_name("softmax.backward", "p", p.dtype))
     require_shape(spec.op, "grad_p", grad_p, (rows, columns))

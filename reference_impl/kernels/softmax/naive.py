@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def backward(grad_p: Tensor, p: Tensor) -> Tensor:
-    """Return grad_s [rows, C], the gradient of the scores; grad_p, p [rows, C]."""
+    """Return grad_s [rows, columns], the gradient of the scores; probabilities p and grad_p [rows, columns]."""
     inner = torch.float64 if p.dtype == torch.float64 else torch.float32
     grad, probability = grad_p.to(inner), p.to(inner)
     return (probability * (grad - (grad * probability).sum(dim=1, keepdim=True))).to(p.dtype)

@@ -1,6 +1,6 @@
 """SwiGLU and SiLU, forward and backward.
 
-Legend: T tokens, I intermediate, s = 1 / (1 + exp(-gate)).
+Legend: I intermediate size, s = 1 / (1 + exp(-gate)).
 
     act = gate * s * up
     grad_gate = grad_act * up * s * (1 + gate * (1 - s)),  grad_up = grad_act * gate * s          fp32, rounded once
@@ -149,7 +149,7 @@ def silu_backward_spec(count: int, dtype: str) -> KernelSpec:
 
 
 def specializations(*, tokens: int, intermediate: int, dtype: str, gated: bool = True) -> list[KernelSpec]:
-    """Return the kernels of SwiGLU, forward and backward. If `gated` is False, return the kernels of SiLU instead."""
+    """Return the kernels of SwiGLU, forward and backward, or those of SiLU if `gated` is False."""
     if gated:
         return [forward_spec(tokens, intermediate, dtype), backward_spec(tokens, intermediate, dtype)]
     count = tokens * intermediate
@@ -157,7 +157,7 @@ def specializations(*, tokens: int, intermediate: int, dtype: str, gated: bool =
 
 
 def forward(gate_up: Tensor) -> Tensor:
-    """Return silu(gate) * up [T, I] for gate_up [T, 2I], with gate in the first I columns."""
+    """Return silu(gate) * up [tokens, I] for gate_up [tokens, 2I], with gate in the first I columns."""
     tokens, width = gate_up.shape
     spec = forward_spec(tokens, width // 2, dtype_name("swiglu.forward", "gate_up", gate_up.dtype))
     require_shape(spec.op, "gate_up", gate_up, (tokens, width // 2 * 2))
@@ -167,7 +167,7 @@ def forward(gate_up: Tensor) -> Tensor:
 
 
 def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the gradient of gate_up [T, 2I]; grad_act [T, I].
+    """Return the gradient of gate_up [tokens, 2I]; grad_act [tokens, I].
 
     out: the tensor for the result, which may be gate_up, or None for a new tensor.
     """

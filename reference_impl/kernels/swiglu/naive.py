@@ -1,4 +1,4 @@
-"""SwiGLU and SiLU in plain torch, computed in float32, or in float64 for float64 inputs; T tokens, I intermediate."""
+"""SwiGLU and SiLU in plain torch, computed in float32, or in float64 for float64 inputs; I: intermediate size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def _inner(x: Tensor) -> Tensor:
 
 
 def forward(gate_up: Tensor) -> Tensor:
-    """Return silu(gate) * up [T, I] for gate_up [T, 2I], with gate in the first I columns."""
+    """Return silu(gate) * up [tokens, I] for gate_up [tokens, 2I], with gate in the first I columns."""
     gate, up = _inner(gate_up).chunk(2, dim=1)
     return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
 
 def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the gradient of gate_up [T, 2I]; grad_act [T, I].
+    """Return the gradient of gate_up [tokens, 2I]; grad_act [tokens, I].
 
     out: the tensor for the result, which may be gate_up, or None for a new tensor.
     """

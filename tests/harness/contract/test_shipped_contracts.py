@@ -160,7 +160,7 @@ def test_reading_all_contracts_costs_few_calls_compared_with_importing_the_libra
     assert calls_of_program(code) < 5.5 * calls_of_program(LIBRARIES)
 
 
-def test_the_claim_canary_is_judged_at_the_batch_and_length_that_upstream_ran(
+def test_upstreams_canary_claim_is_judged_at_the_batch_size_and_length_of_upstream(
     contracts: list[LoadedContract], claims: dict[str, AnyClaim]
 ) -> None:
     [backward] = [one.contract for one in contracts if one.contract.id == "cuda-graph-backward-v1"]

@@ -111,5 +111,5 @@ def test_phases_with_impossible_start_times_are_left_out(moment: float) -> None:
     assert Span(STEPS, Kind.JUDGED_TRAINING, STARTED + 6.0, STARTED + 8.0) in spans(worker)
 
 
-def test_older_phases_with_decreasing_times_are_left_out() -> None:
+def test_a_phase_of_older_evidence_that_ends_before_it_begins_has_no_span() -> None:
     assert seen(old((OPEN, 3.0), (STEPS, 2.0), end=4.0)) == [(STEPS, Kind.JUDGED_TRAINING, 2.0)]

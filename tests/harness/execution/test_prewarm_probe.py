@@ -225,7 +225,7 @@ class Cache:
     ],
     ids=["the rest of the peak in one block", "small ones apart", "more at the end than the spare part"],
 )
-def test_prewarm_reserves_the_memory_segments_of_a_measured_step(
+def test_prewarm_reserves_segments_of_the_measured_sizes_and_the_rest_of_the_measured_peak(
     memory: StepMemory, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = Cache(0, monkeypatch)

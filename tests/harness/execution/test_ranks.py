@@ -69,7 +69,7 @@ def test_ranks_on_gpus_need_one_gpu_each_and_ranks_on_cpu_need_none() -> None:
 def test_a_claim_whose_probe_starts_its_own_processes_cannot_run_with_several_ranks() -> None:
     assert obstacle(RESUME, here(NO_GPU)) == (
         "one_rank_only",
-        "resume can be judged only for arms with one rank, because its probe `resume` cannot start several",
+        "resume can be judged only for arms with one rank, because its probe `resume` cannot start several ranks",
     )
     assert obstacle(PEAK, here(TWO_GPUS), device="cuda") is None
 

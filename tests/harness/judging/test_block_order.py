@@ -34,7 +34,7 @@ def moments(run: RunEvidence) -> list[float]:
     return [block.began or 0.0 for block in run.timing.blocks]
 
 
-def test_interleaved_blocks_are_judged() -> None:
+def test_a_timing_with_interleaved_blocks_holds() -> None:
     assert timed(in_turn()).reason == "held"
 
 

@@ -73,6 +73,7 @@ def test_unequal_frozen_parameters_are_reported_by_form_or_as_values() -> None:
     ("state", "numbers", "words"),
     [
         ({"buffers": {"mean": "x"}}, None, "state: buffers mean"),
+        ({"optimizer": {"group0.lr": "y"}}, None, "state: optimizer group0.lr"),
         (
             {"optimizer": {"group0.lr": "y"}, "buffers": {"mean": "x"}, "tensors": {"ema": "e"}},
             {"optimizer group0.lr": 0.01},

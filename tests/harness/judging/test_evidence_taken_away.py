@@ -34,6 +34,7 @@ AN_ENTRY = {
     "prewarm": {"used": "kernels of the run", "events": "compilations and loads"},
     "ptx_target": {"used": "kernels of the run"},
     "ranks_agree": {"rank_steps.generators": "a generator that one rank alone has, of which nothing is recorded then"},
+    "ranks_match": {"end.moved_apart.missing": "what the baseline alone ended with"},
     "trajectory_match": {
         "start.trainable_dtypes": "one of two data types of an arm's parameters",
         "end.moved_apart.missing": "what the baseline alone ended with",
@@ -73,6 +74,7 @@ ALL_OF_IT = {
         "compiled_for": "then they were compiled for the device that is there",
         "used": "the planned kernels remain",
     },
+    "ranks_match": {"end.moved_apart.missing": "an older harness's, which did not look for them"},
     "trajectory_match": {
         "end.capture_attempts": "an older harness's, which did not count captures in a plain arm",
         "end.moved_apart.missing": "an older harness's, which did not look for them",
@@ -90,6 +92,7 @@ ALL_OF_IT = {
         "telemetry.samples.throttle_reasons": "as above",
         "timing.blocks.processor_seconds": "of the candidate: the baseline must not idle",
         "timing.profiler_sees_planted": "where every process was profiled: an older harness's",
+        "timing.blocks.pace": "an older harness's, which measured no pace",
         "timing.processors": "bounds processor time from above; its absence is an older harness's",
         "telemetry.timed_seconds": "likewise, timed seconds",
     },

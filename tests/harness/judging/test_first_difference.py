@@ -23,7 +23,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import OBSERVED, UNOBSERVED, ObservedOperator, ObservedStep, ReadTensor
-from harness.judging.first_difference import FirstDifference, Pair, aligned, answer_of, difference_of
+from harness.judging.first_difference import PATH, FirstDifference, Pair, aligned, answer_of, difference_of
 from harness.planning.plan import where_run
 from harness.report.located import located, path_rows
 
@@ -67,7 +67,10 @@ def located_once(candidate: tuple[tuple[str, str], ...]) -> tuple[FirstDifferenc
 
 
 def found(**candidate: str) -> FirstDifference:
-    return located_once(tuple(candidate.items()))[0]
+    """Return the answer. It is computed again in each test, so that mutmut runs each test that needs it."""
+    answer, executing = located_once(tuple(candidate.items()))
+    assert answer_of(executing.runs[-1], executing.steps[-1]) == answer
+    return answer
 
 
 def executions(**candidate: str) -> Executing:
@@ -373,3 +376,62 @@ def test_a_step_without_autograd_is_one_part_in_which_unseen_kernels_are_counted
     )
     assert ("step", "differs") in [row[:2] for row in path_rows(answer)]
     assert {row.answer for row in answer.path if row.part in ("backward", "clip", "update")} == {"not_seen"}
+
+
+def of_a_step(name: str, made: str = "", *writes: str, source: int | None = None, **fields: Any) -> ObservedOperator:
+    [operator] = found_operators([name])
+    fields = {"reads": [ReadTensor(digest=made, form="f", source=source)], "line": f"{name}.py", **fields}
+    return operator.model_copy(update={"makes": [made], "writes": [*writes], **fields})
+
+
+def test_the_path_counts_the_operators_of_each_part_and_names_the_first_that_differs() -> None:
+    def operators(made: str, *more: ObservedOperator) -> list[ObservedOperator]:
+        forward = [*more, of_a_step("embed", module="0"), of_a_step("mul", made, module="1")]
+        backward, clip = of_a_step("mul_backward", made, phase="backward"), of_a_step("clip", "", "gradient w")
+        after = of_a_step("add_", "", "parameters w"), of_a_step("zero_", "", "gradient w"), of_a_step("item")
+        return [*forward, backward, clip, *after]
+
+    answer = difference_of(*observed_steps(operators("a", of_a_step("pad", module="p")), operators("b")))
+    rows = {row.part: (row.answer, row.names, row.operators, row.alone) for row in answer.path}
+    assert rows["forward"] == ("differs", ["1"], 2, 1)
+    assert (rows["loss"][0], rows["backward"]) == ("differs", ("differs", ["mul_backward.py"], 1, 0))
+    assert (rows["clip"], rows["update"]) == (("equal", [], 1, 0), ("equal", [], 3, 0))
+
+
+def test_a_part_counts_as_equal_only_if_both_arms_recorded_it() -> None:
+    given: dict[str, Any] = {part: {"w": part} for part in ("before", "batch", "gradients", "after")}
+    steps, nothing = observed_steps([], [], loss="same", **given), {part: dict[str, str]() for part in given}
+    always, recorded = {"settings", "generators", "loss"}, {"batch", "state", "gradients", "update"}
+    for change, equal in (({}, recorded), (nothing, set[str]()), ({"unseen": 1}, recorded - {"update"})):
+        changed = steps[1].model_copy(update=change)
+        for arms in ((steps[0], changed), (changed, steps[0])):
+            rows = {row.part: row.answer for row in difference_of(*arms).path}
+            assert rows == {part: "equal" if part in always | equal else "not_seen" for part in PATH}
+
+
+def test_a_gradient_that_one_arm_alone_has_differs() -> None:
+    mine, other = observed_steps([], [], loss="same", gradients={"w": "g"})
+    answer = difference_of(mine, other.model_copy(update={"gradients": {"w": "g", "v": "h"}}))
+    assert [(row.part, row.names) for row in answer.path if row.answer == "differs"] == [("gradients", ["v"])]
+
+
+def test_a_write_that_one_arm_alone_makes_is_placed_in_this_arm() -> None:
+    answer = found(fault="skipped")
+    assert (answer.how, [*answer.places]) == ("writes", ["plain"])
+
+
+def test_the_lines_that_made_an_input_are_those_of_all_operators_without_a_partner() -> None:
+    pad, one, two = of_a_step("pad"), of_a_step("one", source=0), of_a_step("two", source=0)
+    both = of_a_step("both", reads=[ReadTensor(digest=None, form="f", source=each) for each in (1, 2, None, 1)])
+    ours = [pad, one, two, both, of_a_step("sum", "a", source=3)]
+    answer = difference_between(ours, [pad, of_a_step("sum", "b", source=0)])
+    assert [place.made_at for place in answer.places.values()] == [["one.py", "two.py", "both.py"], []]
+
+
+def test_only_operators_that_read_equal_inputs_from_before_the_step_are_paired_in_another_order() -> None:
+    v, w = of_a_step("load", "v"), of_a_step("load", "w")
+    first, *body = found_operators(["neg", "exp", "tanh", "sum", "mul"])
+    assert aligned([first, *body], [*body, first]) == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    assert aligned([v, w, *body], [*body, w, v]) == [(0, 5), (1, 4), (2, 0), (3, 1), (4, 2), (5, 3)]
+    twice = [w, *body[:2], w, *body[2:]], [*body[:2], w, *body[2:], w]  # both read the same tensor twice
+    assert aligned(*twice) == [(0, 5), (1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]

@@ -7,8 +7,10 @@ from math import comb
 
 import numpy as np
 import pytest
+from judge_cases_long_replay import UNEVEN, replayed
 
 from harness.evidence.arm_records import ReplayBlock
+from harness.judging.verdict import Demanded, Interval
 from harness.kinds.captures import long_replay as flatness
 from harness.kinds.captures.long_replay import Slowdown, slowdown
 
@@ -116,3 +118,14 @@ def test_a_slowdown_hidden_by_an_early_disturbance_shows_in_the_fastest_blocks()
     assert found is not None
     assert found.most == pytest.approx(1.25 / 2.0 - 1)
     assert found.fastest == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("sizes", "growth"), [([10, 5], -5), ([10, 5, 8], 3), ([10, 8, 5], -2), ([10, 7, 4, 6, 6], 2)])
+def test_memory_that_grows_below_the_peak_of_the_warm_up_is_found(sizes: list[int], growth: int) -> None:
+    assert flatness._growth(sizes, 1) == growth
+
+
+def test_a_slowdown_next_to_a_fresh_run_is_demanded_with_the_interval_of_its_rounds() -> None:
+    interval = Interval(0.125, 1.0, 0.99, "interval of the median", "rounds")
+    demanded = Demanded("slowdown", 0.5625, "at most", 0.125, percent=True, interval=interval)
+    assert replayed(ours=UNEVEN).decided == demanded

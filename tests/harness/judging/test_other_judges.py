@@ -8,6 +8,7 @@ from evidence_builders import (
     TRAJECTORY,
     contract_of,
     graphed,
+    paired,
     sample,
     syncs,
     timed_run,
@@ -15,14 +16,18 @@ from evidence_builders import (
     verdict_of,
 )
 from judge_cases_capture import captured, replays, retraced, sampled, watched
+from judge_cases_ends import NEAR_ENDS
 from judge_cases_kernels import covered, kernel, odd, prewarmed, targeted
-from judge_cases_throughput import FASTER, LOSSES, composite, processes, timed
+from judge_cases_ranks import AGREE_CASES
+from judge_cases_throughput import FASTER, LOSSES, composite, of_something_else, processes, timed
 
 from harness.contract.schema import CompositeClaim, part_names
 from harness.errors import KindError
 from harness.evidence.base import Obstacle
+from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_records import Telemetry
 from harness.judging import registry
+from harness.judging.context import Context
 from harness.judging.reasons import REASONS
 from harness.judging.registry import judge_unit
 from harness.judging.sheet import Sheet, concluded
@@ -111,23 +116,44 @@ def test_a_timing_verdict_reports_ratio_bounds_and_processes() -> None:
     assert verdict.denominators == {"processes": 8, "blocks": 64, "telemetry_samples": 16, "state_tensors": 7}
 
 
+RANKS = ("another moment at the end", "one row over and over", "one rank on the rows of two steps")
+NO_ROUNDING = ("a buffer moved otherwise", "rounding_tensors", 0)
+
+
+@pytest.mark.parametrize(("name", "figure", "found"), [*((name, "rank", 1) for name in RANKS), NO_ROUNDING])
+def test_a_violation_reports_its_rank_and_no_rounding(name: str, figure: str, found: int) -> None:
+    [verdict] = [case.judged() for case in AGREE_CASES + NEAR_ENDS if case.name == name]
+    assert value(verdict, figure) == found
+
+
 def test_timed_losses_must_meet_the_bound_of_the_trajectory_claim() -> None:
     runs = [timed_run(index, ours=graphed(LOSSES + 0.05)) for index in range(8)]
     within = TRAJECTORY | {"equality": "within"}
     assert verdict_of(FASTER, *runs, beside=[within]).reason == "held"
-    tighter = within | {"max_abs_difference": 0.04}
-    assert verdict_of(FASTER, *runs, beside=[tighter]).reason == "exceeds_tolerance"
+    for tighter in ({"max_abs_difference": 0.04}, {"max_relative_difference": 0.01}):
+        assert verdict_of(FASTER, *runs, beside=[within | tighter]).reason == "exceeds_tolerance"
 
 
 def test_the_spread_of_the_gpus_clock_is_relative_to_its_median() -> None:
     clocks = Telemetry(samples=[sample(sm_clock_mhz=clock) for clock in (1900.0, 2000.0, 2050.0)])
     verdict = timed(telemetry=clocks)
     assert (verdict.reason, value(verdict, "sm_clock_spread")) == ("limits_exceeded", 0.075)
-    assert verdict.message == "the machine was not quiet while it was timed: sm clock spread 0.075 (limit 0.05)"
+    assert verdict.message == "the machine was not quiet during the timing: sm clock spread 0.075 (limit 0.05)"
 
 
 def test_a_timing_verdict_names_its_missing_trajectory_claim() -> None:
     assert timed(claim={"trajectory": "OTHER"}).message == "the contract has no trajectory_match claim OTHER"
+
+
+def test_evidence_of_another_contract_is_judged_with_the_claims_mechanism() -> None:
+    assert of_something_else().mechanism == "cuda_graph"
+
+
+def test_at_a_rank_only_the_evidence_of_this_rank_is_judged() -> None:
+    ranks = [paired(run_id=f"rank {rank}") for rank in (1, 2)]
+    contract = contract_of(TRAJECTORY)
+    context = Context(contract, contract.claims[0], [paired(ranks=ranks)], "w", GpuFacts())
+    assert [run.run_id for rank in (1, 2, 3) for run in context.at_rank(rank).runs] == ["rank 1", "rank 2"]
 
 
 # --- every verdict ---------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from harness.contract.schema import Contract
 from harness.drill.faults import expectation_for, is_killed
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.serving import SHARED, serves
-from harness.judging.own_noise import Features, separation
+from harness.judging.own_noise import Features, features_of_sketches, separation
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Status, Verdict
 from harness.planning.plan import plan
@@ -245,6 +245,19 @@ def test_at_most_two_divisions_of_the_same_runs_are_judged_beyond_noise(columns:
         rows = [*half, *(row for row in range(10) if row not in half)]
         accused += separation([features(values[rows], columns)]).beyond > 1
     assert accused <= 2, "the division and its mirror image"
+
+
+@pytest.mark.parametrize("scattered", [[0, 1, 3], [2, 4, 5]])
+def test_the_first_and_the_last_of_the_other_divisions_count(scattered: list[int]) -> None:
+    values = np.linspace(0.0, 1e-3, 6)[:, np.newaxis]
+    values[scattered, 0] = [-1.0, 1.0, 2.0]
+    assert separation([features(values)]).others > 1
+
+
+def test_the_least_spread_of_a_sketched_tensor_depends_on_its_own_size() -> None:
+    sketches = {"a": (0.25, 1.0, 0.0, 0.0, 0.0, 0.0), "b": (0.25, 100.0, 0.0, 0.0, 0.0, 0.0)}
+    [found] = features_of_sketches([sketches, sketches])
+    assert found.floor.tolist() == [0.5, 50.0]
 
 
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])

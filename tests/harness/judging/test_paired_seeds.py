@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import seed_error_rates
 from budget import slow_but
+from evidence_builders import arm, state
 from judge_cases import figures
 from judge_cases_seeds import executions, seeds
 from seed_error_rates import simulate, wanted
 from simulated_seeds import NOISES
 
+from harness.evidence.arm_records import State
+from harness.judging.sheet import Settled
 from harness.kinds.seeds import not_worse
+from harness.kinds.seeds.unequal_seeds import require_unequal_seeds
 
 EXPERIMENTS = 4000
 
@@ -75,6 +79,22 @@ def test_the_estimated_number_of_seeds_would_decide_most_comparisons(middle: flo
 
 def test_no_number_of_seeds_decides_a_difference_at_the_margin() -> None:
     assert not_worse.seeds_to_decide(np.array([-1.0, -0.5, 0.0, 0.5, 1.0]), 0.95) is None
+
+
+def test_nearly_as_many_seeds_as_a_claim_may_have_may_be_estimated() -> None:
+    assert not_worse.seeds_to_decide(np.array([-1.2649, -0.6325, 0.0, 0.6325, 1.2649]) + 0.273, 0.95) == 63
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(None, state("end")), (state("start"), None), [State(digests={}, tensors=0)] * 2]
+)
+def test_seeds_are_alike_if_no_state_of_a_generator_was_recorded(start: State | None, end: State | None) -> None:
+    one = arm("ungraphed")
+    assert one.end is not None
+    object.__setattr__(one, "start", one.start.model_copy(update={"state": start}))
+    object.__setattr__(one, "end", one.end.model_copy(update={"state": end}))
+    with pytest.raises(Settled, match="starts from equal parameters"):
+        require_unequal_seeds("ungraphed", {0: one, 1: one})
 
 
 @pytest.mark.parametrize("count", slow_but([5], [5, 8, 12]))

@@ -316,6 +316,12 @@ def test_many_experiments_are_decided_like_single_experiments() -> None:
     assert set(alone) == {0, 1}
 
 
+def test_many_experiments_sustain_the_same_ratios_as_single_experiments() -> None:
+    many = read(np.random.default_rng(3).normal(0.15, 0.02, (5, 16)), np.zeros((5, 2, 16)))
+    alone = [float(statistics.sustained(read(ratios, QUIET), 0.99)) for ratios in many.ratios]
+    assert statistics.sustained(many, 0.99).tolist() == pytest.approx(alone)
+
+
 # --- how many processes --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("confidence", "fewest"), [(0.99, 7), (0.996, 8), (0.75, 2), (0.95, 5), (0.5 + 1e-9, 2)])
 def test_the_fewest_unanimous_processes_for_a_confidence(confidence: float, fewest: int) -> None:

@@ -1,6 +1,7 @@
 """What the verdicts on trajectories and gradients say: steps, sizes, order of findings."""
 
 import math
+from typing import Any
 
 import pytest
 from evidence_builders import (
@@ -8,18 +9,26 @@ from evidence_builders import (
     STEPS,
     TRAJECTORY,
     arm,
+    contract_of,
     cuda_graph,
+    gradients,
     graphed,
+    paired,
+    reduction,
     trajectory_run,
     twice,
     untrained,
     verdict_of,
 )
+from judge_cases_between_steps import RESUME, loaded, saved
 from judge_cases_bounds import level
-from judge_cases_gradients import A, matched, unlike
+from judge_cases_gradients import GRADIENTS, LARGE, A, matched, unlike
 from judge_cases_training import changed, nudged, repeated, trajectory
 
 from harness.judging.verdict import Verdict
+from harness.kinds.between_steps import resume
+from harness.kinds.gradients.compared_gradients import compared_tensors
+from harness.kinds.trajectory import trajectory_match
 from harness.kinds.trajectory.trajectory_match import multiple_of
 
 
@@ -130,6 +139,36 @@ def test_two_systems_may_store_frozen_weights_in_different_forms() -> None:
     run = trajectory_run()
     run.arms["other_system"] = twice("other_system", frozen="another format")
     assert verdict_of(TRAJECTORY | other, run).reason == "held"
+
+
+UNSEEN = {"max_abs_difference": math.nan, "baseline_max_abs": math.inf}
+
+
+@pytest.mark.parametrize(
+    ("left", "made", "absolute", "size"),
+    [
+        (0.0, unlike(9e-3, **LARGE), 9e-3, 4.0),
+        (0.5, unlike(9e-3, **LARGE), 9e-3 / 8, 0.5),
+        (0.5, unlike(**{"absolute": 0.0} | UNSEEN), math.inf, math.inf),
+        (0.5, reduction("b", **UNSEEN), 0.0, math.inf),
+    ],
+)
+def test_a_difference_before_the_clip_is_scaled_as_the_clip_scales(
+    left: float, made: Any, absolute: float, size: float
+) -> None:
+    part: Any = contract_of({"id": "C"} | GRADIENTS).claims[0]
+    records = [gradients(5, tensors=[reduction("b", baseline_max_abs=left)], made=[made])]
+    before, _ = compared_tensors(part, records, arm("ungraphed"))
+    assert (before.absolute, before.size) == (absolute, size)
+
+
+def test_a_compared_series_is_named_by_its_arms_and_metric() -> None:
+    claims: Any = contract_of(TRAJECTORY | {"metric": "norm"}, {"id": "R"} | RESUME).claims
+    norms: Any = {"metrics": {"norm": LOSSES}}
+    [one] = trajectory_match.compared(claims[0], paired(arm("ungraphed", **norms), graphed(**norms)))
+    [other] = resume.compared(claims[1], paired(saved(), loaded(), arm("ungraphed", replica=2)))
+    assert one.name == "graphed against ungraphed, norm"
+    assert other.name == "ungraphed, resumed against ungraphed, uninterrupted"
 
 
 # --- which of several findings is reported ------------------------------------------------------------------

@@ -48,7 +48,7 @@ def test_compacting_keeps_closed_shapes_closed_and_new_starts_absolute() -> None
     assert "d='M0 0l24 0 0 24zM3 3l8 0'" in body(path("M 0 0 L 9 0 L 9 9 z M 1 1 L 4 1"))
 
 
-def test_compacted_lines_of_equal_style_share_a_path() -> None:
+def test_compacted_svg_lines_of_equal_style_share_one_path_element() -> None:
     one = body(path("M 0 0 L 3 0") + path("M 0 3 L 3 3") + path("M 0 6 L 3 6", LINE.replace("1.5", "3")))
     assert re.findall(r" d='([^']*)'", one) == ["M0 0l8 0M0 8l8 0", "M0 16l8 0"]
 

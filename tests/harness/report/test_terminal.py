@@ -158,7 +158,7 @@ def test_excuses_for_end_states_are_counted_and_an_unused_one_is_a_warning() -> 
     figures = {"excused_ends": Figure(value=1, unit="counts"), "idle_excuses": Figure(value="tensors calls")}
     unit = verdict(claims[0]["id"], figures=figures)
     lines = printed(view_with(unit, contracts=[contract(claims=claims)]))
-    assert "`may_end_apart` allows different ends of 2 counts; 1 unit needed this." in lines
+    assert "`may_end_apart` allows different final values of 2 counts; 1 unit needed this." in lines
     idle = "No end state needed `tensors calls` under `may_end_apart` of F-GRAPH-BWD-001 on tiny; remove this entry."
     assert f"WARNING: {idle}" in lines
     assert view_with(unit, contracts=[contract(claims=claims)]).doubts() == []  # the verdicts stand

@@ -81,7 +81,7 @@ def test_a_setting_that_the_system_does_not_have_is_refused(
             Arm.model_validate({"capture": "none", **settings}),
         )
     named = {"models = ": "models", "arm_options = ": "arm_options", "class System": "workload_options"}[attribute]
-    rule = f"a contract must use only what the system's `{named}` names"
+    rule = f"a contract must use only values that the system's `{named}` lists"
     assert str(caught.value) == f"wrong_settings.py:{line}: {rule}; found {found}"
 
 

@@ -1,4 +1,4 @@
-"""A small trainer that `snapshot.py` drills in each commit. An arm's options can make the arm's run end badly."""
+"""A small trainer that `snapshot.py` drills in each commit. The option `ends` of an arm can make its run fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.system.ranks import world_size
 from harness.system.step_function import StepFunction
 
 FEATURES = 6
-LAST_CALL = 3  # number of the call of the step in which a run ends as the arm's option says
+LAST_CALL = 3  # number (from 1) of the step's call in which the run ends as the arm's option `ends` requires
 
 
 class Training:
