@@ -8,11 +8,7 @@ BIN := $(VENV)/bin
 # to a gigabyte.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 5 || echo $$((n + 1)))
 
-# A test that hangs ends the suite: after so many seconds its stacks are printed, and its name. Otherwise the job's own
-# limit would end it and print neither. Next to a load the slowest test takes a tenth of this.
-HANGS_S := 1500
-SUITE := $(BIN)/python -m pytest tests --numprocesses $(JOBS) --max-worker-restart 0 \
-	-o faulthandler_timeout=$(HANGS_S) -o faulthandler_exit_on_timeout=true
+SUITE := $(BIN)/python -m pytest tests --numprocesses $(JOBS) --max-worker-restart 0
 
 # Tests and runs start a hundred Python processes: they keep what they compile, beside the sources.
 unexport PYTHONDONTWRITEBYTECODE

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import itertools
+import math
 import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,13 +141,16 @@ def path_as_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A command looks for modules in its working directory too, and its processes find what it finds: the folder of one
     test must not be where another's command looks, and no module of it what another imports.
     """
-    before, known = [*sys.path], {*sys.modules}
+    before, modules = [*sys.path], (len(sys.modules), next(reversed(sys.modules)))
     yield
     sys.path[:] = before
+    # two sets of all modules' names for each test would take longer than most tests
+    if modules == (len(sys.modules), next(reversed(sys.modules))):
+        return
     folder = str(tmp_path_factory.getbasetemp())
-    for name in {*sys.modules} - known:
-        if str(getattr(sys.modules[name], "__file__", None)).startswith(folder):
-            del sys.modules[name]
+    later = itertools.takewhile(lambda name: name != modules[1], reversed([*sys.modules]))
+    for name in [name for name in later if str(getattr(sys.modules[name], "__file__", None)).startswith(folder)]:
+        del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +194,30 @@ def warm_commands(command_server: str, worker_server: str, request: pytest.Fixtu
         if hasattr(request.module, "subprocess"):
             patch.setattr(request.module, "subprocess", warm_start.Subprocess())
         yield
+
+
+HANGS_S = 1500  # next to a load, the slowest test takes a tenth of this
+REARMED_S = 60
+_armed_at = -math.inf
+_stderr = 2
+
+
+def pytest_configure() -> None:
+    """Keep the standard error output, which pytest replaces while tests run."""
+    global _stderr  # noqa: PLW0603 - each test process has one
+    _stderr = os.dup(2)
+
+
+@pytest.hookimpl(tryfirst=True)  # a fixture can hang, too
+def pytest_runtest_setup() -> None:
+    """Print all stacks and end the suite if a test hangs. The job's own limit would end it and print nothing.
+
+    pytest's own `faulthandler_timeout` starts and joins a thread for each of many thousand tests.
+    """
+    global _armed_at  # noqa: PLW0603 - the interpreter has one timer
+    if time.monotonic() > _armed_at + REARMED_S:
+        faulthandler.dump_traceback_later(HANGS_S, file=_stderr, exit=True)
+        _armed_at = time.monotonic()
 
 
 MANY_MODULES = 200

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from import_statements import SOURCES, module_name
+from syntax_trees import parsed
 
 RUNNERS = "harness.execution"
 STEPS = {"opened", "arm_start", "arm_end", "capture_evidence", "StateWatch", "SeriesBlock"}
@@ -27,7 +28,7 @@ EXCEPTIONS = {
 
 def steps_taken(source: str) -> Iterator[tuple[str, int]]:
     """Yield each step of an arm's life that a module imports or takes by its module, and each record that it makes."""
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = list(ast.walk(parsed(source)))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     of_runners = [node for node in imports if (node.module or "").startswith(RUNNERS)]
     modules = {alias.asname or alias.name for node in of_runners for alias in node.names}

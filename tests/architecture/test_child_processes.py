@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from import_statements import SOURCES, module_name
+from syntax_trees import parsed
 
 CHILD = "harness.processes.child"
 GIT, SLURM = "git, which is no Python of the harness", "Slurm's own commands"
@@ -27,7 +28,7 @@ HARNESS = [path for path in SOURCES if module_name(path).startswith("harness")]
 
 def own_ways(source: str) -> Iterator[str]:
     """Yield `line: text` for each start of a process, command of this Python and name of a signal."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if _starts(node) or _is_a_command(node) or _names_a_signal(node):
             yield f"{node.lineno}: {ast.unparse(node).splitlines()[0][:80]}"  # type: ignore[attr-defined]
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 from import_statements import ROOT
+from syntax_trees import parsed
 
 FOLDERS = ("cli", "drill", "forecast", "extras/fleet", "pytest_plugin", "report")
 SOURCES = sorted(
@@ -55,7 +56,7 @@ NEVER_ONE = {
 
 def uncounted(source: str) -> Iterator[str]:
     """`line: {value} nouns` for each f-string that puts a plural behind a value that may be one."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if not isinstance(node, ast.JoinedStr):
             continue
         for value, text in pairwise(node.values):

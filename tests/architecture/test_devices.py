@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from import_statements import ROOT, import_statements, module_name
+from syntax_trees import parsed
 
 DEVICES = ROOT / "harness" / "devices"
 PACKAGES = re.compile(
@@ -24,7 +25,7 @@ def device_calls(module: str, source: str) -> Iterator[str]:
         if PACKAGES.match(statement.name):
             yield f"{module}:{statement.line} {statement.name}"
     seen = set()  # the parts of a dotted name, whose whole comes first
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Attribute):
             if id(node) not in seen and PACKAGES.match(ast.unparse(node)):
                 yield f"{module}:{node.lineno} {ast.unparse(node)}"

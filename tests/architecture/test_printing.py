@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from import_statements import ROOT
+from syntax_trees import parsed
 
 PRINTS = "harness/platform/standard_streams.py"
 # What these write goes to a parent process that reads it: it is a pipe, and never a terminal.
@@ -25,7 +26,7 @@ ESCAPED = {"escaped", "escaped_lines", "escaped_command"}
 
 def printing(source: str) -> Iterator[str]:
     """`line: what` for everything in a source that prints on its own."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and _name(node.func) in WRITERS:
             yield f"{node.lineno}: {_name(node.func)}()"
         elif isinstance(node, ast.Call) and _writes_to_a_stream(node):
@@ -62,7 +63,7 @@ def _package(node: ast.Import | ast.ImportFrom) -> str:
 
 def unescaped_in_pytest(source: str) -> Iterator[str]:
     """`line: call` for every text that is handed to pytest as it is."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         if _name(node.func) not in PYTEST_PRINTS and ast.unparse(node.func) != "pytest.UsageError":

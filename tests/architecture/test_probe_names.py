@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import pytest
 from import_statements import ROOT, import_statements, module_name
+from syntax_trees import parsed
 
 from harness.kinds.probes import BUILT_IN
 
@@ -24,7 +25,7 @@ def named_so(sources: Mapping[str, str], names: Collection[str]) -> dict[str, se
     """By module: its own and imported names of constants that are probes' names or a collection of them."""
     own: dict[str, set[str]] = {}
     for module, source in sources.items():
-        for node in ast.parse(source).body:
+        for node in parsed(source).body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and _all_of(node.value, names):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 own.setdefault(module, set()).update(each.id for each in targets if isinstance(each, ast.Name))
@@ -39,7 +40,7 @@ def named_so(sources: Mapping[str, str], names: Collection[str]) -> dict[str, se
 
 def compared(source: str, names: Collection[str], constants: Collection[str] = ()) -> Iterator[str]:
     """`line: code` for each place that compares a probe's name, or looks something up by one."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Compare):
             operands = [node.left, *node.comparators]
             asked = [each for each in operands if _has(each, names, constants)]

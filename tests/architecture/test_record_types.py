@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from import_statements import ROOT, SOURCES, module_name
+from syntax_trees import parsed
 
 from harness.evidence.base import ArmRecord, RunRecord
 from harness.evidence.run_evidence import _ROWS, BUILT_IN, ArmEvidence, RunEvidence
@@ -21,7 +22,7 @@ _IS_TAG = re.compile(r"record: Literal\[")
 def _declared(path: Path) -> Iterator[str]:
     """Yield the classes of a file that are record types: their field `record` is one word."""
     source = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(source)) if _IS_TAG.search(source) else ():
+    for node in ast.walk(parsed(source)) if _IS_TAG.search(source) else ():
         if isinstance(node, ast.ClassDef) and any(map(_IS_TAG.match, map(ast.unparse, node.body))):
             yield node.name
 
@@ -57,7 +58,7 @@ def _name(node: ast.AST) -> str | None:
 def lists_of_record_types(source: str) -> list[str]:
     """Return `line: names` for each place that names more record types together than a pair."""
     lists: dict[int, list[str]] = {}
-    for node in ast.walk(ast.parse(source)):  # a union comes before the shorter ones that it is made of
+    for node in ast.walk(parsed(source)):  # a union comes before the shorter ones that it is made of
         names = sorted({name for member in _members(node) if (name := _name(member)) in RECORD_TYPES})
         if len(names) > MOST:
             lists.setdefault(getattr(node, "lineno", 0), names)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from import_statements import ROOT
+from syntax_trees import parsed
 from waiting import LIMIT_S
 
 TESTS = ROOT / "tests"
@@ -28,7 +29,7 @@ def hasty(source: str, *, loops: bool = False) -> Iterator[str]:
 
     loops: sleeping in a loop is allowed, as for programs that tests start. In the text of a program it always is.
     """
-    tree = ast.parse(source)
+    tree = parsed(source)
     repeated = {id(node) for loop in ast.walk(tree) if isinstance(loop, ast.While | ast.For) for node in ast.walk(loop)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from prose_rules import house_words, too_wide
+from syntax_trees import parsed
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +45,7 @@ WITH_VERBS = ("harness", "reference_impl", "benchmarks", "tools")
 
 def without_verb(source: str) -> list[str]:
     """Return the first lines of docstrings of functions that begin with none."""
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in ast.walk(parsed(source)) if isinstance(node, ast.FunctionDef)]
     texts = [text.splitlines()[0] for node in functions if (text := ast.get_docstring(node))]
     return [text for text in texts if text.split()[0].strip("`,:") in NO_VERBS]
 

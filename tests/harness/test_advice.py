@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 import write_site
+from syntax_trees import parsed
 
 from harness.cli.application import COMMANDS, application
 from harness.judging.reasons import REASONS
@@ -44,7 +45,7 @@ def texts(path: Path) -> list[tuple[int, str]]:
         return [(1, " ".join(path.read_text(encoding="utf-8").split()))]
     return [
         (node.lineno, node.value)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
 

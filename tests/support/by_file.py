@@ -20,6 +20,11 @@ SHARED = {
     "a drill of the small contract": ("test_drill_run", "test_drill_recheck"),
     "kernels interpreted": ("kernel_cases", "kernel_interpreted"),
     "kernels of recorded steps": ("plan_faults", "prewarm_plan"),
+    "syntax trees": (
+        *("test_advice", "test_arm_life", "test_child_processes", "test_counted", "test_devices", "test_imports"),
+        *("test_phase_kinds", "test_printing", "test_probe_names", "test_prose", "test_record_types", "test_rooms"),
+        "test_waiting",
+    ),
 }
 
 

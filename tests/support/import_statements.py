@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from syntax_trees import parsed
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for package in ("harness", "reference_impl") for path in (ROOT / package).rglob("*.py"))
 
@@ -46,7 +48,7 @@ def import_statements(module: str, source: str) -> tuple[ImportStatement, ...]:
 
     `from harness import judging` is an import of harness.judging: the imported name is part of the module's name.
     """
-    return tuple(_imports(module, ast.parse(source), deferred=False))
+    return tuple(_imports(module, parsed(source), deferred=False))
 
 
 def _imports(module: str, node: ast.AST, *, deferred: bool) -> Iterator[ImportStatement]:

@@ -36,7 +36,7 @@ from harness.system.replay.launches import as_written, standing_in
 from harness.system.replay.placement import is_of_torch
 from harness.system.users_code import named, own_frame_of_stack
 
-_DEEPEST = 6  # levels of containers that are searched for a fake tensor's holder; each level reads the whole heap
+_DEEPEST = 6  # most levels of containers between a fake tensor and its holder; the search reads the heap at each level
 _SEARCHED = 4
 _SHOWN = 3
 _modes: list[weakref.ref[FakeTensorMode]] = []
@@ -83,17 +83,20 @@ def no_fake_tensors_left() -> Iterator[None]:
 
 
 def _require_none(error: BaseException | None, earlier: int) -> None:
-    """Raise `FakeTensorsLeftError` if fake tensors of a new mode exist. The first `earlier` modes in `_modes` are not
-    new."""
+    """Raise `FakeTensorsLeftError` if fake tensors of a new mode still exist. earlier: the number of modes in `_modes`
+    that are not new."""
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]
     gc.collect(1)  # the objects that the function created are in the young generations
     if any(mode() is not None for mode in modes):
+        frozen = gc.get_freeze_count()
         gc.unfreeze()
         gc.collect()
         alive = {id(mode) for mode in (each() for each in modes) if mode is not None}
         left = [each for each in gc.get_objects() if type(each) is FakeTensor and id(each.fake_mode) in alive]
         places = sorted(_holders(left[:_SEARCHED]))
+        if frozen:  # otherwise each later collection would examine the objects that the process froze
+            gc.freeze()
     if places:
         more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
         raise FakeTensorsLeftError(

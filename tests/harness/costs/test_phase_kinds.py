@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 from import_statements import SOURCES
 from run_builders import make_contract
+from syntax_trees import parsed
 
 from harness.evidence import run_records
 from harness.execution import recorder
@@ -28,7 +29,7 @@ class Named(NamedTuple):
 
 def phases_named(path: Path, source: str) -> Iterator[Named]:
     """Every call of `phase` with one argument, a recorder's or a life's; None for a name that is no text there."""
-    for node in ast.walk(ast.parse(source)) if "phase" in source else ():  # most files have no call of that name
+    for node in ast.walk(parsed(source)) if "phase" in source else ():  # most files have no call of that name
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) != 1:
             continue
         if node.func.attr == "phase":

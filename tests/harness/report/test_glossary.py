@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from judge_cases_tables import EVERYTHING
+from syntax_trees import parsed
 
 import harness
 from harness.kinds import BUILT_IN
@@ -52,7 +53,7 @@ def written() -> Iterator[str]:
     """The names in the judges' sources, also of figures that no case has; what is filled in is left out."""
     folders = [Path(harness.__path__[0]) / name for name in ("judging", "kinds")]
     for path in (path for folder in folders for path in folder.rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for call in ast.walk(parsed(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in {"sheet.figure", "sheet.count", "sheet.meets"}:
                 parts = call.args[0].values if isinstance(call.args[0], ast.JoinedStr) else [call.args[0]]
                 literals = [part.value for part in parts if isinstance(part, ast.Constant)]

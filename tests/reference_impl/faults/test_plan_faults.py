@@ -28,8 +28,6 @@ CLAIMS: dict[str, tuple[Contract, AnyClaim]] = {
     claim.id: (contract, claim) for contract in CONTRACTS for claim in contract.claims
 }
 PLAN_FAULTS = {name: fault.description for name, fault in FAULTS.items() if fault.hook is PLAN}
-# It compiles a plan for four architectures, which takes half a minute.
-WHOLE_PLAN = pytest.param("PTX-TARGET-001", marks=pytest.mark.slow)
 SEEN_ANYWHERE = [
     pytest.param(name, claim, marks=pytest.mark.slow if claim == "PTX-TARGET-001" else ())
     for name, fault in PLAN_FAULTS.items()
@@ -52,9 +50,9 @@ def verdict(claim_id: str, fault: str | None) -> Verdict:
     return judge_unit(contract, claim, workload_name, runs)
 
 
-@pytest.mark.parametrize("claim", ["PREWARM-COVERAGE-001", WHOLE_PLAN])
-def test_a_claim_about_the_kernel_plan_passes_without_a_fault(claim: str) -> None:
-    found = verdict(claim, None)
+def test_the_claim_about_prewarmed_kernels_passes_without_a_fault() -> None:
+    """PTX-TARGET-001 would compile a plan for four architectures; `make verify` does, and expects it to hold."""
+    found = verdict("PREWARM-COVERAGE-001", None)
     assert (found.status, found.reason) == ("PASS", "held"), found.message
 
 
