@@ -64,7 +64,7 @@ def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[st
 
 
 def _narrowing(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each planned unit that the recorded command line does not select."""
+    """Yield a line for each planned unit that the selection `narrowed` in the header (`run.json`) leaves out."""
     narrowed = bundle.header.narrowed
     for unit in bundle.header.units:
         if not narrowed.asks_for(unit):
@@ -80,7 +80,7 @@ def _runs(bundle: Bundle) -> Iterator[str]:
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, but was not planned" for run in sorted(read - set(header.runs)))
-    # a drill also plans runs with faults; the drill's record names these runs, not the units
+    # a drill also plans runs with faults, which no unit of the header reads; the drill's record lists them
     if header.purpose != "drill":
         yield from (f"run {shown(run)} was planned, but no unit reads it" for run in sorted(set(header.runs) - read))
     left: list[str] = []
@@ -91,14 +91,15 @@ def _runs(bundle: Bundle) -> Iterator[str]:
 
 
 def _machine(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each GPU, commit or source file in the header (`run.json`) that worker records contradict."""
+    """Yield a line for each GPU or commit in the header (`run.json`) that records of workers contradict, and a line if
+    the header has two different digests of the source code."""
     header = bundle.header
     collected = header.environment
     if collected.source_digest and collected.source_digest != header.digests.source:
         yield "`digests.source` differs from `environment.source_digest`"
     for path in sorted((bundle.root / layout.EVIDENCE).rglob(layout.PROCESS)):
         if (process := readable(path, ProcessTimes)) is None:
-            continue  # an unreadable file is reported by the check of the recorded seconds
+            continue  # if the file was changed, the comparison with the manifest reports this
         used, commit = process.gpu, (collected.git.commit or "none").removesuffix(CHANGES)
         if process.commit not in {None, commit}:
             run = shown(path.parent.name)
@@ -167,7 +168,7 @@ class Known:
     contracts: files and folders of contracts by which runs are judged. waivers: the waiver file for these contracts; by
     default the waiver files next to the contracts. commit: the commit of the tested code. not_before: the earliest time
     at which a run may have started.
-    asked: the part of the contracts that a gate over a single run must cover, whatever the run directory states.
+    asked: the claims, workloads and tags that a gate over a single run must cover, whatever the run directory states.
     """
 
     contracts: Sequence[Path] = ()
@@ -179,8 +180,8 @@ class Known:
     def require(self, bundles: Sequence[Bundle]) -> None:
         """Raise EvidenceError for a run of another commit than `commit`, or a run that started before `not_before`.
 
-        A tested system outside of a repository, such as an installed package, has no commit and is not compared. At
-        least one system must be from `commit`.
+        A tested system outside of a repository, such as an installed package, has no commit, so its commit is not
+        compared. At least one tested system must be from `commit`.
         """
         for bundle in bundles:
             where, header = str(bundle.path), bundle.header
@@ -208,7 +209,7 @@ class Known:
 
         Whether a waiver has expired is decided for the day of the run's start or of `not_before`, whichever is later.
         Accepted baselines that no file next to the contracts contains are removed from the header. A run that used such
-        a baseline then does not fit its claim.
+        a baseline is then not what its claim requires.
         """
         day = max(started(header), self.not_before or started(header)).date()
         waivers = [WaiverRecord(**waiver.record(day)) for waiver in find_waivers(self.contracts, self.waivers)]
@@ -273,7 +274,8 @@ def later_drill(run: Path) -> Path | None:
     for path in run.resolve().parent.glob(f"*/{layout.DRILL}"):
         with suppress(EvidenceError):
             record = read_record(path)
-            if record.recorded_at > header.started_at and record.contracts.items() & header.digests.contracts.items():
+            # times have whole seconds: a drill can be recorded in the second in which the run began
+            if record.recorded_at >= header.started_at and record.contracts.items() & header.digests.contracts.items():
                 found.append((record.recorded_at, run.parent / path.parent.name))
     return max(found)[1] if found and header.purpose == "verify" else None
 
@@ -301,7 +303,7 @@ def _with_drill(view: ReportView, drill: Bundle) -> ReportView:
 
 
 def _together(bundles: Sequence[Bundle]) -> tuple[Sequence[Bundle], session.Judgement]:
-    """Judge several runs for one page. The runs contain no drill, unless there is only one run."""
+    """Judge the runs for one page. Only a single run may be a drill."""
     if len(bundles) > 1:
         refuse_unfit(bundles)
     apart = list(dict.fromkeys(error.rule for error in differences(bundles)))
@@ -348,7 +350,7 @@ def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
 
 
 def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
-    """Return the copies of contracts in the run directories, or None if one of the copies cannot be read."""
+    """Return the copies of contracts in the run directories, or None if a copy cannot be read."""
     with suppress(EvidenceError, ContractError, UsageError):  # the report lists a changed copy as altered
         return copies(bundles)
     return None
@@ -383,8 +385,9 @@ def whole_commit(given: str) -> str:
 def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
     """Raise EvidenceError unless each run's manifest has one of these digests, and each digest belongs to a run.
 
-    Anyone who changes a directory can also write a matching manifest, but it has another digest. Only a digest that is
-    stored elsewhere reveals such a change. Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
+    Anyone who changes a directory can also write a manifest that matches the change. This manifest has another digest,
+    so a digest that was stored elsewhere reveals the change. Raises UsageError for a digest that is not a SHA-256 in
+    hexadecimal.
     """
     wanted = {digest.removeprefix("sha256:") for digest in digests}
     for digest in wanted:
@@ -413,8 +416,8 @@ def replaced(bundle: Bundle, *more: str) -> set[str]:
 
 
 def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
-    """Return a line for each difference between the files in the directory and its manifest. Differences in files with
-    one of the `names` are left out."""
+    """Return a line for each difference between the directory's files and its manifest, except in files named in
+    `names`."""
     prefix = f"{bundle.path.name}: "
     altered = {line: line.removeprefix(prefix).partition(": ")[0] for line in judgement.view.altered}
     return [line for line, name in altered.items() if name.partition("/")[0] not in names]
@@ -424,9 +427,9 @@ def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) 
 def rewritten(
     bundle: Bundle, judgement: session.Judgement, names: Collection[str]
 ) -> Iterator[tuple[Path, ReportView]]:
-    """Yield the run's folder and the view from which its reports are rendered. The caller may write the files `names`
-    there in its `with` block. After the `with` block, the manifest is written again. Raises UsageError for an archive.
-    Raises EvidenceError if another file differs from the manifest.
+    """Yield the run's folder and the view from which its reports are rendered. In the `with` block, the caller may
+    write the files `names` to the folder. After the block, the manifest is written again. Raises UsageError for an
+    archive. Raises EvidenceError if another file differs from the manifest.
     """
     folder, view = bundle.place.writable(), judgement.view
     changed_files = unfit(bundle, judgement, names)
@@ -486,7 +489,8 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
 
 
 def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name: str) -> Path:
-    """Return the path of the shared file that a contract uses, in the same run directory as the contract's copy."""
+    """Return the path of a shared file in the run directory that contains the contract's copy. number, name: index and
+    name of the shared file under the contract's `uses`."""
     for bundle in bundles:
         used = bundle.header.digests.shared.get(contract.stem, [])
         if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):
@@ -497,8 +501,8 @@ def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name
 
 
 def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:
-    """Return the error with the path of the run as the caller named it. Otherwise the error about an archive would show
-    the path of the temporary folder into which the archive was unpacked."""
+    """Return the error with the path of the run as the caller named it, instead of the path of the temporary folder
+    into which an archive was unpacked."""
     where, remedy = error.where, error.remedy
     for bundle in bundles:
         where, remedy = bundle.place.shown(where), bundle.place.shown(remedy)

@@ -159,7 +159,7 @@ def test_a_unit_judged_differently_by_a_later_part_is_named_and_the_earliest_cou
     forge(later / "run.json", set_to("started_at", value="2030-01-01T00:00:00+00:00"))
     done = called("judge", "--gate", A, B, later, "--out", OUT)
     assert done.returncode == 1
-    note = "Judged in several parts, and not alike: SCRIPT-001 on violated. The earliest attempt counts."
+    note = "Judged differently in several parts: SCRIPT-001 on violated. The earliest attempt counts."
     assert note in done.stdout.splitlines()
     assert note in page().words()
     assert "judged in later, too, where it does not count: held, held" in page().words()
@@ -187,7 +187,7 @@ def test_runs_with_different_sources_on_one_page_never_count_as_a_passed_gate(sh
     done = called("report", A, B, "--out", OUT)
     assert done.returncode == 0, done.stderr
     words = page().words()
-    apart = "Every planned unit held. Each in the run that judged it: together the runs are no gate."
+    apart = "Every planned unit held. Each run was judged by itself: together the runs are not one gate."
     assert f"HELD SEPARATELY 2 units · 2 held {apart}" in words
     assert "Not one gate (shards must come from the same sources): each run is judged by itself." in words
     assert "≠ abababababab" in words
@@ -280,6 +280,10 @@ def test_a_run_and_a_drill_of_its_contract_can_have_one_page(shards: Shards) -> 
     told = f"the page lacks a later drill; to show both: harness report {A} {drill} --out FOLDER"
     assert called("report", A).stdout.splitlines()[0] == told
     assert "later drill" not in called("report", drill).stdout
+    began = json.loads((A / "run.json").read_text())["started_at"]
+    record = drill / "drill.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"recorded_at": began}))
+    assert called("report", A).stdout.splitlines()[0] == told
 
     contract = Path("contracts/scripted-v1.yaml")
     contract.write_text(contract.read_text().replace("0.1", "0.2"))
