@@ -80,7 +80,7 @@ def _holders(names: Iterable[str]) -> list[str]:
     for name in names:
         holder = _PLACES.sub("", name)
         shown[name if members[holder] == 1 else f"{holder} ({members[holder]})"] = None
-    return sorted(shown, key=lambda name: [int(part) if part.isdigit() else part for part in _DIGITS.split(name)])
+    return sorted(shown, key=lambda name: [int(part) if part.isdecimal() else part for part in _DIGITS.split(name)])
 
 
 def _role(name: str, *ends: ArmEnd) -> Role | None:

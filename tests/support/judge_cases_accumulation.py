@@ -36,10 +36,13 @@ def micro_batches(digests: Sequence[Sequence[str]] = DIGESTS, first_step: int = 
     return MicroBatches(arm="graphed", replica=0, first_step=first_step, digests=[list(each) for each in digests])
 
 
-def one_batch(**changes: Any) -> ArmEvidence:
-    """Return the arm that processes each batch at once; its gradients are in the candidate's records."""
-    own = {"arm": "ungraphed", "baseline": None, "groups": norm(4.0), "tensors": []}
-    return arm("ungraphed", **{"gradients": [gradients(0, **own), gradients(5, **own)], **changes})
+def one_batch(late: float = 4.0, name: str = "ungraphed", **changes: Any) -> ArmEvidence:
+    """Return the arm that processes each batch at once; its gradients are in the candidate's records.
+
+    late: the norm at step 5.
+    """
+    own = {"arm": name, "baseline": None, "groups": norm(4.0), "tensors": []}
+    return arm(name, **{"gradients": [gradients(0, **own), gradients(5, **own | {"groups": norm(late)})], **changes})
 
 
 def accumulated(
@@ -56,7 +59,8 @@ def accumulated(
     """Return the verdict on passing gradients at step 0, `tensors` at step 5, and what ten steps read and counted."""
     late: dict[str, Any] = {"tensors": list(tensors)} if tensors else {"tensors": [reduction("a"), ROUNDED]}
     late |= {} if groups is None else {"groups": groups}
-    records = [gradients(0, tensors=[reduction("a"), ROUNDED]), gradients(5, **late)]
+    late |= {"baseline": (other or one_batch()).start.arm}
+    records = [gradients(0, **late | {"tensors": [reduction("a"), ROUNDED], "groups": norm(4.0)}), gradients(5, **late)]
     ours = arm("graphed", losses, **{"capture": cuda_graph(), "gradients": records, **changes})
     assert ours.end is not None
     counted = [STEPS] if updates is None else updates
@@ -65,7 +69,7 @@ def accumulated(
         end=ours.end.model_copy(update={"updates": counted if looked else None}),
         micro_batches=[micro_batches()] if read is None else list(read),
     )
-    return verdict_of(ACCUMULATION | (claim or {}), paired(other or one_batch(), ours))
+    return verdict_of(ACCUMULATION | {"baseline": late["baseline"]} | (claim or {}), paired(other or one_batch(), ours))
 
 
 def unlike(absolute: float, **changes: Any) -> Any:
@@ -112,6 +116,21 @@ ACCUMULATION_CASES = [
     Case("zero, and by more", "differs_from_one_batch", lambda: accumulated(A, unlike(6e-7, baseline_max_abs=1e-7))),
     Case("against zeros", "differs_from_one_batch", lambda: accumulated(A, unlike(0.1, baseline_max_abs=0.0))),
     Case("summed", "differs_from_one_batch", lambda: accumulated(groups=norm(8.0))),
+    Case("a norm of 0 in both", "held", lambda: accumulated(groups=norm(0.0), other=one_batch(0.0))),
+    Case("a norm against 0", "differs_from_one_batch", lambda: accumulated(other=one_batch(0.0))),
+    Case("other frozen tensors", "unequal_start", lambda: accumulated(other=one_batch(frozen="other"))),
+    Case(
+        "other frozen tensors of another system",
+        "held",
+        lambda: accumulated(other=one_batch(name="other_system", frozen="other")),
+    ),
+    Case(
+        "one batch not captured",
+        "candidate_not_captured",
+        lambda: accumulated(
+            claim={"candidate": "ungraphed", "baseline": "graphed"}, capture=cuda_graph(captured=False, replays=0)
+        ),
+    ),
     Case("another loss", "differs_from_one_batch", lambda: accumulated(losses=changed(5, 2.4))),
     Case("one computation", "vacuous_one_batch", lambda: accumulated(gradients=all_steps(A, reduction("b")))),
     Case("NaN", "non_finite", lambda: accumulated(A, unlike(math.nan, max_abs=math.nan))),

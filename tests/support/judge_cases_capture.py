@@ -84,6 +84,14 @@ def shaped(shapes: int | None, **capture: Any) -> Verdict:
     return verdict_of(CAPTURE | {"per_shape": True}, paired(dataclasses.replace(asked, end=end)))
 
 
+def observed(replays: int, claim: dict[str, Any] | None = None, **changes: Any) -> Verdict:
+    """Return the verdict if the harness observed so many replays of the ten that the arm reports."""
+    execution = graphed(**changes)
+    assert execution.end is not None
+    end = execution.end.model_copy(update={"replays": replays})
+    return verdict_of(claim or CAPTURE, paired(dataclasses.replace(execution, end=end)))
+
+
 CAPTURE_CASES = [
     Case("three shapes", "held", lambda: captured({"captures": 3}, **THREE_SHAPES)),
     Case(
@@ -160,6 +168,11 @@ CAPTURE_CASES = [
     Case("shapes unrecorded", "evidence_missing", lambda: shaped(None)),
     Case("a step outside", "uncaptured_steps", lambda: captured(uncaptured_steps=1, replays=STEPS - 1)),
     Case("a lost step", "lost_step", lambda: captured(replays=STEPS - 1)),
+    Case("one replay observed", "launches_unobserved", lambda: observed(1)),
+    Case("no replay of a CUDA graph observed", "held", lambda: observed(0)),
+    Case(
+        "no replay of a traced capture observed", "launches_unobserved", lambda: observed(0, TRACED, capture=traced())
+    ),
     Case("a step twice", "extra_step", lambda: captured(replays=STEPS + 1)),
     Case("launches unseen", "launches_unobserved", lambda: captured(observed_graph_launches=None)),
     Case("no step watched", "launches_unobserved", lambda: captured(observed_steps=0, observed_graph_launches=0)),
@@ -402,6 +415,7 @@ def sampled(
     return verdict_of(MEMORY | (claim or {}), run, beside=beside, steps=of or max(len(allocated), 1))
 
 
+ONE: dict[str, Any] = {"after": 1}
 MEMORY_CASES = [
     Case("steady", "held", lambda: sampled([100, 200, 200, 201, 202, 202])),
     Case(
@@ -423,6 +437,18 @@ MEMORY_CASES = [
         lambda: sampled([100, 200, 300, 400], [512] * 4, claim={"of": "reserved", "growth_at_most": 0.0}),
     ),
     Case("a leak below the warm-up's peak", "memory_grows", lambda: sampled([100, 900, 110, 120, 130, 140])),
+    Case("a rise right after a high warm-up", "memory_grows", lambda: sampled([200, 100, *[130] * 5], claim=ONE)),
+    Case(
+        "a leak behind a peak right after the warm-up",
+        "memory_grows",
+        lambda: sampled([200, 200, 100, 110, 90, 150, 150], claim=ONE),
+    ),
+    Case(
+        "a leak behind a peak in the first group",
+        "memory_grows",
+        lambda: sampled([200, 100, 100, 200, *[100] * 4, 150, 150]),
+    ),
+    Case("a dip between three later samples", "held", lambda: sampled([100, 100, 90, 100], claim=ONE)),
     Case("growth from nothing", "memory_grows", lambda: sampled([0, 0, 5], [9, 9, 9])),
     Case("no later sample", "vacuous_steps", lambda: sampled([100, 200])),
     Case("the grown sample missing", "evidence_missing", lambda: sampled([5] * 4 + [9] + [5], steps=[0, 1, 2, 3, 5])),

@@ -100,15 +100,18 @@ def cleared(a: str, b: str) -> Verdict:
     )
 
 
-def routed(theirs: list[Any], end: str = "1", said: list[str] | None = None) -> Verdict:
-    """Return the verdict if the candidate has no gradient of `b` in step 5, the baseline has `theirs`; end: of `b`."""
+def routed(theirs: list[Any], end: str = "1", said: list[str] | None = None, other: str | None = None) -> Verdict:
+    """Return the verdict if the candidate has no gradient of `b` in step 5, the baseline has `theirs`.
+
+    end: of `b`. other: the end of `b` in the baseline, if it is another one.
+    """
     without = [name for name in "ab" if name not in {each.name for each in theirs}] if said is None else said
-    states: dict[str, Any] = {
-        "start_state": {"parameters": {"a": "0", "b": "0"}},
-        "end_state": {"parameters": {"a": "1", "b": end}},
-    }
-    baseline = arm("ungraphed", gradients=[gradients(0), gradients(5, tensors=theirs, without=without)], **states)
-    candidate = graphed(gradients=[gradients(0), gradients(5, tensors=[A], without=["b"])], **states)
+    begun = {"parameters": {"a": "0", "b": "0"}}
+    ours, reference = ({"parameters": {"a": "1", "b": each}} for each in (end, other or end))
+    late = gradients(5, tensors=theirs, without=without)
+    baseline = arm("ungraphed", gradients=[gradients(0), late], start_state=begun, end_state=reference)
+    records = [gradients(0), gradients(5, tensors=[A], without=["b"])]
+    candidate = graphed(gradients=records, start_state=begun, end_state=ours)
     return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
 
 
@@ -180,6 +183,7 @@ GRADIENT_CASES = [
     Case(
         "norms alone", "held", lambda: matched(claim={"baseline": None, "equality": None, "max_abs_difference": None})
     ),
+    Case("recorded before tensors had names", "held", lambda: matched(execution={"names": None})),
     Case("other bits", "differs", lambda: matched(A, unlike(0.0))),
     Case("beyond the bound", "exceeds_tolerance", lambda: matched(A, unlike(2e-3), claim=GRADIENTS_WITHIN)),
     Case(
@@ -302,6 +306,8 @@ GRADIENT_CASES = [
     Case("other bits after such zeros", "differs", lambda: unreached(0.0, reduction("a", digest="other"))),
     Case("gradients that could not be recorded", "worker_exception", unrecorded_gradients),
     Case("a tensor that nothing trains", "tensors_missing", lambda: routed([A], end="0")),
+    Case("a tensor that the candidate alone trains", "tensors_missing", lambda: routed([A], other="0")),
+    Case("a tensor that the baseline alone trains", "tensors_missing", lambda: routed([A], "0", other="1")),
     Case("no gradient in the candidate alone", "tensors_missing", lambda: none_left(arm("ungraphed", gradients=BOTH))),
     Case(
         "no gradient in the candidate, which names them all",

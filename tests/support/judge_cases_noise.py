@@ -18,6 +18,9 @@ from harness.judging.verdict import Verdict
 RUNS, NOISE, EPSILON = 5, 1e-4, 2.0**-23
 NOISE_CLAIM: dict[str, Any] = {"equality": "noise", "max_abs_difference": None}
 ALONE: dict[str, Any] = {"guards": {"steps": STEPS}}  # no untrained control shows what a loss could show
+BARELY: dict[str, Any] = {
+    "guards": {"steps": STEPS, "training_effect": {"control": "untrained", "last": 2, "at_least": 1e-5}}
+}
 WAY = [f"parameters p{index}" for index in range(4)]
 
 
@@ -41,9 +44,13 @@ def in_noise(
     ours: float | None = None,
     way: float = 1.0,
     claim: Any = None,
+    control: float | None = None,
     **changes: Any,
 ) -> Verdict:
-    """Return the verdict on runs with this noise (the candidate's: `ours`, if given), the candidate's off by `off`."""
+    """Return the verdict on runs with this noise (the candidate's: `ours`, if given), the candidate's off by `off`.
+
+    control: by how much the control's losses are off, if they are like the baseline's.
+    """
     draw = np.random.default_rng(5)
     executions = []
     for name, of_arm in (("ungraphed", noise), ("graphed", noise if ours is None else ours)):
@@ -53,7 +60,8 @@ def in_noise(
                 graphed(losses, replica=replica, **changes) if name == "graphed" else arm(name, losses, replica=replica)
             )
             executions.append(sketched(execution, ending(of_arm * draw.normal(size=(4, 4)), way)))
-    return verdict_of(TRAJECTORY | NOISE_CLAIM | (claim or {}), paired(*executions, untrained()))
+    beside = untrained() if control is None else untrained(losses=LOSSES + control)
+    return verdict_of(TRAJECTORY | NOISE_CLAIM | (claim or {}), paired(*executions, beside))
 
 
 def unsketched() -> Verdict:
@@ -82,6 +90,8 @@ NOISE_CASES = [
     ),
     Case("noise that hides the training", "noise_hides", lambda: in_noise(way=1e-5, claim=ALONE)),
     Case("noise that hides the ends and no loss", "held", lambda: in_noise(way=1e-5)),
+    Case("noise that hides a control", "noise_hides", lambda: in_noise(way=1e-5, claim=BARELY, control=3e-4)),
+    Case("a control beyond noise", "held", lambda: in_noise(way=1e-5, claim=BARELY, control=4e-4, off=2e-4)),
     Case("a rounding without noise", "no_noise", lambda: in_noise(noise=0.0, off=4e-16)),
     Case("apart without noise", "beyond_noise", lambda: in_noise(noise=0.0, off=0.01)),
     Case("a sum that overflows", "non_finite", lambda: in_noise(way=math.inf)),
@@ -113,6 +123,7 @@ def timed_in_noise(off: float = 0.0) -> Verdict:
 TIMED_NOISE_CASES = [
     Case("in losses that scatter as the baseline's do", "held", timed_in_noise),
     Case("in losses that lie apart from the baseline's", "beyond_noise", lambda: timed_in_noise(0.01)),
+    Case("in losses that lie hardly apart", "beyond_noise", lambda: timed_in_noise(6e-4)),
     Case(
         "in bits, of losses that scatter as the baseline's do",
         "baseline_not_repeatable",

@@ -187,6 +187,17 @@ SEED_CASES = [
         "vacuous_seeds_alike",
         lambda: without_seed({1: ("g1", "g1"), 2: ("g2", "g2")}),
     ),
+    Case("one start of a generator", "vacuous_seeds_alike", lambda: without_seed({1: ("g", "h1"), 2: ("g", "h2")})),
+    Case(
+        "one start of a generator used with one seed",
+        "vacuous_seeds_alike",
+        lambda: without_seed({1: ("g", "h"), 2: ("g", "g")}),
+    ),
+    Case(
+        "one start of a generator used with the other seed",
+        "vacuous_seeds_alike",
+        lambda: without_seed({1: ("g", "g"), 2: ("g", "h")}),
+    ),
     Case("one start, other draws", "held", lambda: without_seed({1: ("g1", "h1"), 2: ("g2", "h2")})),
     Case("one start, other draws to one end", "held", lambda: without_seed({1: ("g1", "h"), 2: ("g2", "h")})),
     Case("other draws, first seen at the end", "held", lambda: without_seed({1: (None, "h1"), 2: (None, "h2")})),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,16 @@ def train(
     """Train and record.
 
     dropped: number of last batches that are left out. swapped_at: the rank that reads its first two batches in reverse
-    order. noise: of a gradient, from a generator seeded by the system. given: what is passed to the recorder. warmup:
-    number of steps over which the learning rate grows.
+    order. noise: of a gradient, from a generator that the folder's name seeds. given: what is passed to the recorder.
+    warmup: number of steps over which the learning rate grows.
     """
     rank = int(os.environ.get("RANK", "0"))
     torch.manual_seed(seed)
     first = nn.Linear(6, 5)
     model = nn.Sequential(first, nn.Tanh(), nn.Linear(5, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
-    unseeded = torch.Generator()
-    unseeded.seed()
+    own = torch.Generator()
+    own.manual_seed(zlib.crc32(folder.name.encode()))
     read = batches(rank)
     read = read[: len(read) - dropped]
     if swapped_at == rank:
@@ -64,7 +65,7 @@ def train(
                 if dist.is_initialized():
                     dist.all_reduce(each.grad)
                 if each.grad is not None and noise:
-                    each.grad += noise * torch.randn(each.grad.shape, generator=unseeded)
+                    each.grad += noise * torch.randn(each.grad.shape, generator=own)
             norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             if step == len(read) - 1:

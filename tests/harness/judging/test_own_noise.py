@@ -16,13 +16,20 @@ import pytest
 from budget import slow_but
 from claims_in_process import CLAIM as IN_BITS
 from claims_in_process import Loaded, contract_of, executed, judged
+from evidence_builders import arm
 from planning import NO_GPU
 
 from harness.contract.schema import Contract
 from harness.drill.faults import expectation_for, is_killed
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.serving import SHARED, serves
-from harness.judging.own_noise import Features, features_of_sketches, separation
+from harness.judging.own_noise import (
+    Features,
+    Separation,
+    features_of_sketches,
+    require_timed_within_noise,
+    separation,
+)
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Status, Verdict
 from harness.planning.plan import plan
@@ -252,6 +259,26 @@ def test_the_first_and_the_last_of_the_other_divisions_count(scattered: list[int
     values = np.linspace(0.0, 1e-3, 6)[:, np.newaxis]
     values[scattered, 0] = [-1.0, 1.0, 2.0]
     assert separation([features(values)]).others > 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("equal", [1, 3])
+def test_runs_of_which_one_equals_the_baseline_are_not_beyond_noise(equal: int, seed: int) -> None:
+    """If the two equal runs change places, the division is another one with the same distance."""
+    numbers = np.random.default_rng(seed)
+    values = np.repeat(numbers.random((1, 30)), 10, axis=0)
+    values[equal:5] += numbers.normal(size=(5 - equal, 30))
+    assert separation([features(values)]).beyond <= 1
+
+
+def test_timed_losses_of_five_processes_are_compared_over_their_common_steps() -> None:
+    """Processes of which one equals the baseline's may be exactly as far apart as another division."""
+    losses = np.random.default_rng(4).normal(3.0, 1e-4, (10, STEPS))
+    runs = [arm("ungraphed", each[: STEPS - index % 2]) for index, each in enumerate(losses)]
+    require_timed_within_noise(runs[:5], runs[5:], "ours", "theirs")
+    as_far = Separation(2.0, 2.0, "loss of step 0", is_noise=False)
+    with patch("harness.judging.own_noise.separation", return_value=as_far):
+        require_timed_within_noise(runs[:5], runs[5:], "ours", "theirs")
 
 
 def test_the_least_spread_of_a_sketched_tensor_depends_on_its_own_size() -> None:

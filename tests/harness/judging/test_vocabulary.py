@@ -21,6 +21,7 @@ from harness.judging.reasons import Reason
 from harness.judging.registry import judge_unit
 from harness.judging.series import first_unequal
 from harness.judging.sheet import Settled, Sheet, concluded, settle, some
+from harness.judging.unread_ends import _holders
 from harness.judging.verdict import Judgement, Status, Verdict, count
 
 MAKERS = [
@@ -191,3 +192,8 @@ def test_a_composite_of_several_mechanisms_has_the_mechanism_of_its_claim() -> N
 
 def test_the_mechanism_of_a_timed_candidate_that_launched_graphs_is_cuda_graphs() -> None:
     assert timed(claim={"mechanism": None}).mechanism == "cuda_graph"
+
+
+def test_names_of_unread_tensors_are_listed_with_two_before_ten() -> None:
+    named = ["logs.10", "logs.2", "a10", "a2", "a1²"]
+    assert _holders(named) == ["a1²", "a2", "a10", "logs (2)"]
