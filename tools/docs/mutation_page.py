@@ -1,12 +1,13 @@
 """Fill the page docs/mutation.md from reports/mutation. A mutant is a copy of the code with one small change.
 
-The page shows how many mutants the tests found, and why the other mutants survived. `judge.json` is the result of
+The page shows how many mutants the tests found, and why the other mutants survived. `judge.json.xz` is the result of
 tools/long_checks/mutation_run.py. `survivors.yaml` explains each surviving mutant, by function and changed line.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 from page_tables import table
 
 ROOT = Path(__file__).parents[2]
-RESULT = ROOT / "reports" / "mutation" / "judge.json"
+RESULT = ROOT / "reports" / "mutation" / "judge.json.xz"
 EXPLAINED = RESULT.with_name("survivors.yaml")
 STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious")
 FOUND = ("killed", "timeout")  # a mutant counts as found if a test failed, or if the tests took too long
@@ -35,7 +36,7 @@ def counts(result: Mapping[str, Any]) -> dict[str, Counter[str]]:
 
 
 def share(numbers: Counter[str]) -> float:
-    """Return the share of mutants that were found, from 0 to 1."""
+    """Return the share of mutants that were found, from 0 to 1. numbers: the number of mutants with each status."""
     return sum(numbers[status] for status in FOUND) / numbers.total()
 
 
@@ -58,8 +59,8 @@ def short(mutant: Mapping[str, str]) -> str:
 
 
 def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[str, Any]]) -> str:
-    """Return the list of mutants that were not found, grouped by explanation. Raises ValueError for a mutant without
-    explanation, and for an explanation whose mutant does not exist or was found."""
+    """Return the page's list of mutants that no test found, grouped by explanation. Raises ValueError for a mutant
+    without explanation, and for an explanation whose mutant does not exist or was found."""
     left: defaultdict[tuple[str, str], list[Mapping[str, str]]] = defaultdict(list)
     for each in alive:
         if each["status"] not in FOUND:
@@ -81,12 +82,13 @@ def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[st
 
 def tables(result: Mapping[str, Any], explained: Sequence[Mapping[str, Any]]) -> str:
     """Return the text to write between the two marks of the page."""
-    modules = counts(result)
+    modules, drawn = counts(result), result["drawn"]
     total = sum(modules.values(), Counter[str]())
     head = (
         f"{result['date']}, {result['tool']}, Python {result['python']}, commit `{result['commit'][:12]}`, "
         f"{result['minutes']} minutes: of {total.total()} mutants {sum(total[status] for status in FOUND)} were found, "
-        f"{100 * share(total):.1f} %."
+        f"{100 * share(total):.1f} %. Seed {drawn['seed']} drew their {len(result['functions'])} functions; all judges "
+        f"have {drawn['of']} mutants."
     )
     timeouts = [each for each in result["alive"] if each["status"] == "timeout"]
     endless = [f"- `{short(each)}`: `{each['was']}` → `{each['becomes']}`" for each in timeouts]
@@ -96,7 +98,12 @@ def tables(result: Mapping[str, Any], explained: Sequence[Mapping[str, Any]]) ->
     return "\n\n".join(parts)
 
 
+def published() -> dict[str, Any]:
+    """Return the result in reports/mutation."""
+    result: dict[str, Any] = json.loads(lzma.decompress(RESULT.read_bytes()))
+    return result
+
+
 def text() -> str:
     """Return the text between the marks, from the files in reports/mutation."""
-    result = json.loads(RESULT.read_text(encoding="utf-8"))
-    return tables(result, yaml.safe_load(EXPLAINED.read_text(encoding="utf-8")))
+    return tables(published(), yaml.safe_load(EXPLAINED.read_text(encoding="utf-8")))

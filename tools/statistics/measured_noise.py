@@ -1,12 +1,13 @@
 """The noise in step times that were measured on H200s, from which simulations draw processes at random.
 
-`reports/statistics/measured_noise.json` has the step times of each run, and the digest of the run's manifest. These
+`reports/statistics/measured_noise.json.xz` has the step times of each run, and the digest of the run's manifest. These
 runs were later removed from `reports/`. The run that was removed last is still in commit a5e1b400.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 from typing import TypedDict
 
@@ -29,7 +30,7 @@ RUNS = (
     "2026-11-22-h200-throughput-training-step",
     "gates/2026-11-23-h200-gate-one",
 )
-KEPT = Path("statistics") / "measured_noise.json"
+KEPT = Path("statistics") / "measured_noise.json.xz"
 BLOCKS = 8  # number of blocks of an arm that are used; further blocks exist only because some of these were disturbed
 
 
@@ -68,8 +69,8 @@ def pools(reports: Path) -> dict[int, Array]:
 
 
 def kept(reports: Path) -> list[TimedRun]:
-    """Return the runs in `measured_noise.json`, in the order of `RUNS`."""
-    runs: list[TimedRun] = json.loads((reports / KEPT).read_text(encoding="utf-8"))["runs"]
+    """Return the runs in `measured_noise.json.xz`, in the order of `RUNS`."""
+    runs: list[TimedRun] = json.loads(lzma.decompress((reports / KEPT).read_bytes()))["runs"]
     return runs
 
 
