@@ -57,6 +57,7 @@ ALL_OF_IT = {
         "capture.ghost": "an older harness's, which did not look at the replays alone",
         "capture.ghost.alone_reads": "both steps of the look read the same batch",
         "capture.ghost.reads": "as above",
+        "end.replays": "an older harness's, which counted no replays",
     },
     "capture_fallback": {"capture.mechanism": "a capture that failed need not name one"},
     "gradient_match": {
