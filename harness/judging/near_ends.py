@@ -98,8 +98,8 @@ def require_near_ends(
     rounding = measured_rounding(_parameters(tensors))
     ratio = rounding.capped(demanded.at_most)
     wrong = sorted((each for each in beyond if not each.apart <= each.rounding(ratio)), key=_order)
-    told = [each for each in tensors if each not in beyond or each in wrong]
-    furthest = min(told, key=_order, default=None)
+    reported = [each for each in tensors if each not in beyond or each in wrong]
+    furthest = min(reported, key=_order, default=None)
     unit = "of the baseline's movement"
     sheet.count("end_distance_tensors", len(tensors))
     sheet.figure("rounding_tensors", len(beyond) - len(wrong), "tensors")

@@ -349,7 +349,7 @@ LAUNCHED: dict[str, list[Case]] = {
             lambda: captured({"outside_share_at_most": 0.5}, device_work=averaging()),
         ),
         Case("as much after a traced step as it has", "held", lambda: retraced(every_step=afterwards(41))),
-        Case("as much, of replays nobody counted", "held", lambda: retraced(every_step=steps(42, 42, most_after=41))),
+        Case("as much, of uncounted replays", "held", lambda: retraced(every_step=steps(42, 42, most_after=41))),
         Case("more after a traced step", "work_after_step", lambda: retraced(every_step=afterwards(42))),
         Case(
             "declared operations after a traced step",
