@@ -108,6 +108,13 @@ def test_a_seed_draws_whole_functions() -> None:
     assert len(mutation_run.drawn(mutants, 9, 7)) == 4
 
 
+def test_a_new_function_replaces_at_most_one_drawn_function() -> None:
+    before = [f"harness.judging.a.x_{name}__mutmut_1" for name in "abcdefghijklmnop"]
+    drawn = {seed: mutation_run.drawn(before, 8, seed) for seed in range(9)}
+    again = {seed: mutation_run.drawn([*before, "harness.judging.a.x_new__mutmut_1"], 8, seed) for seed in drawn}
+    assert max(len({*drawn[seed]} - {*again[seed]}) for seed in drawn) == 1
+
+
 def test_the_output_of_mutmut_is_parsed() -> None:
     mutant = "harness.kinds.speed.idle.x_share__mutmut"
     printed = f"    {mutant}_1: killed\n    {mutant}_2: no tests\n"

@@ -16,7 +16,6 @@ import io
 import json
 import lzma
 import platform
-import random
 import re
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,12 @@ def function_of(mutant: str) -> str:
 
 
 def drawn(mutants: Iterable[str], number: int, seed: int) -> list[str]:
-    """Return the names, without the mutants' numbers, of `number` functions that the seed draws from all functions."""
-    functions = sorted({mutant.rpartition("__mutmut_")[0] for mutant in mutants})
-    return sorted(random.Random(seed).sample(functions, min(number, len(functions))))
+    """Return the names, without the mutants' numbers, of `number` functions that the seed draws from all functions.
+
+    Each function has a rank of its own, so a new function can replace at most one drawn function.
+    """
+    functions = {mutant.rpartition("__mutmut_")[0] for mutant in mutants}
+    return sorted(sorted(functions, key=lambda name: sha256(f"{seed} {name}".encode()).digest())[:number])
 
 
 def change(shown: str) -> tuple[str, str]:
