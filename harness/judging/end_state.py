@@ -204,7 +204,7 @@ def require_equal_ends(
     executions: Mapping[str, ArmEvidence],
     sheet: Sheet,
     *,
-    same_system: bool = True,
+    same_system: bool,
     noisy: Collection[str] | None = None,
     excused: ExcusedEnds,
 ) -> None:

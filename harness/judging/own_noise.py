@@ -28,7 +28,7 @@ from harness.judging.context import end_of, executed
 from harness.judging.end_state import differing
 from harness.judging.series import LOSS, losses, values
 from harness.judging.sheet import Sheet, number, settle, some
-from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
+from harness.kinds.trajectory.model import TrajectoryMatch
 from harness.numbers import counted
 
 # A claim may fail only if the means of the two halves are further apart than this multiple of the spread of one run
@@ -227,11 +227,6 @@ def require_timed_within_noise(
     halves of these processes. Only steps that all processes timed are compared, and at most the first `MOST_TIMED`
     processes of each arm."""
     runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
-    if len(runs) < 2 * RUNS:
-        settle(
-            reasons.TOO_FEW_PROCESSES,
-            f"{len(runs) // 2} processes are too few to measure the noise of the arms; use {RUNS} processes",
-        )
     steps = min(map(len, runs))
     series = np.stack([each[:steps] for each in runs])
     found = separation([features_of_series(series, LOSS)])

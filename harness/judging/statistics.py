@@ -244,7 +244,7 @@ def decide(
 
 
 def stalls(
-    cautious: Reading, log_demanded: float, confidence: float, measurements: int | Sequence[int] = 1
+    cautious: Reading, log_demanded: float, confidence: float, measurements: int | Sequence[int]
 ) -> NDArray[np.bool_]:
     """Return an array [...]: True where typical blocks prove the required ratio, but slow blocks prevent PASS."""
     parts = cautious.of_measurements(measurements)

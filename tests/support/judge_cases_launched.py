@@ -428,6 +428,14 @@ LAUNCHED: dict[str, list[Case]] = {
             "candidate_not_captured",
             lambda: every_tenth(judged_steps(1), execution={"capture": cuda_graph(device_work=eager(0.03))}),
         ),
+        Case(
+            "a required sync that no judged step has",
+            "sync_count",
+            lambda: watched(
+                replays({"profiler": 2, "sync_debug_mode": 2}, every_step=judged_steps(first_step=None)),
+                claim={"candidate": {"arm": "graphed", "exactly": 1}},
+            ),
+        ),
         Case("one a step", "held", lambda: at_most_one(STEPS - 1, most=1, busiest_step=1)),
         Case("two in one of all", "sync_count", lambda: at_most_one(2, most=2, busiest_step=4)),
         Case("none knows in which steps", "steps_unwatched", lambda: at_most_one(STEPS - 1)),

@@ -16,7 +16,7 @@ from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, executed, replicas
 from harness.judging.end_state import note_watched
-from harness.judging.series import Bounds, Compared, losses, require_equal
+from harness.judging.series import EXACT, Compared, losses, require_equal
 from harness.judging.sheet import Sheet, number, require_steps, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Evaluation
@@ -41,7 +41,7 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     ours, theirs = f"{part.candidate} with evaluations", f"{part.candidate} without"
     both = {theirs: without, ours: evaluated}
     [pair] = compared(part, run)
-    found = pair.difference(Bounds(0.0))
+    found = pair.difference(EXACT)
     sheet.count("steps", found.steps)
     sheet.figure("steps_differing", found.differing, "steps")
     sheet.figure("first_differing_step", found.first_differing, "step")
@@ -56,7 +56,7 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
         groups.append(Group({ours: evaluated, **plain}, roles, same_formats=same_system, more_in=ours))
     for group in groups:
         comparison.begin(group)
-    require_equal(found, "bitwise", Bounds(0.0), f"{ours} and {theirs}", sheet)
+    require_equal(found, "bitwise", EXACT, f"{ours} and {theirs}", sheet)
     for each in evaluations:
         for name, value in each.values.items():
             if not math.isfinite(value):

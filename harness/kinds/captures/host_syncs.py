@@ -169,7 +169,8 @@ def _require_every_step(
     if every_step and not judged.meets("syncs_per_watched_step", sheet, beside=True):
         first = min((reading.first_step for reading in every_step if reading.first_step is not None), default=None)
         sheet.figure("first_sync_step", first)
-        settle(reasons.SYNC_COUNT, f"{judged.sentence()}, first in step {first}{_places(judged)}")
+        began = "" if first is None else f", first in step {first}"
+        settle(reasons.SYNC_COUNT, f"{judged.sentence()}{began}{_places(judged)}")
     _require_busiest_step(judged, sheet)
     if (found := unwatched(f"host syncs of {candidate.demand.arm}", watched, steps)) is not None:
         sheet.leave_open(found.reason, found.message)

@@ -22,7 +22,7 @@ from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, end_of, executed
 from harness.judging.end_state import note_watched
-from harness.judging.series import Bounds, difference, losses, require_equal
+from harness.judging.series import EXACT, difference, losses, require_equal
 from harness.judging.sheet import Settled, Sheet, number, require_steps, settle
 from harness.judging.verdict import Demanded, Interval, Judgement
 from harness.kinds.captures.model import SLICE, LongReplay
@@ -165,7 +165,7 @@ def _require_equal_losses(
     sheet.count("blocks", len(seen[ours].blocks))
     sheet.figure("blocks_differing", len(apart), "blocks")
     sheet.figure("first_differing_block", apart[0].first_step if apart else None, "step")
-    rows = difference(losses(named[ours]), losses(named[theirs]), "every", Bounds(0.0))
+    rows = difference(losses(named[ours]), losses(named[theirs]), "every", EXACT)
     sheet.figure("max_abs_difference_of_rows", rows.largest, "loss")
     if not sheet.meets("blocks_differing", len(apart), "none", noun="blocks differ", of=len(seen[ours].blocks)):
         settle(
@@ -173,7 +173,7 @@ def _require_equal_losses(
             f"the losses of {ours} and {theirs} differ in {len(apart)} of {len(seen[ours].blocks)} blocks, first in "
             f"{_steps(apart[0])}; in the last steps of the blocks they differ by at most {number(rows.largest)}",
         )
-    require_equal(rows, "bitwise", Bounds(0.0), f"{ours} and {theirs}", sheet, beside=True)
+    require_equal(rows, "bitwise", EXACT, f"{ours} and {theirs}", sheet, beside=True)
 
 
 def _apart(seen: Mapping[str, LongReplayEvidence], field: str) -> list[ReplayBlock]:
