@@ -88,7 +88,9 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]
     gc.collect(1)  # the objects that the function created are in the young generations
-    if any(mode() is not None for mode in modes):
+    if _any_alive(modes):
+        gc.collect()  # a collection that the function requested has moved them to the oldest generation
+    if _any_alive(modes):
         frozen = gc.get_freeze_count()
         gc.unfreeze()
         gc.collect()
@@ -105,6 +107,10 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
             remedy="keep the state that a step changes where the harness finds it: in variables that the step closes "
             "over, or on the model, the optimizer, the trainer or its callbacks",
         ) from error
+
+
+def _any_alive(modes: list[weakref.ref[FakeTensorMode]]) -> bool:
+    return any(mode() is not None for mode in modes)
 
 
 def _holders(values: list[Any]) -> set[str]:
