@@ -90,10 +90,11 @@ def _place(error: BaseException | None) -> str:
 
 def _declared(system: object, problem: str) -> str:
     """Return ` (file:line)` of the line at which the system's class sets the field that `problem` names. If the class
-    does not set this field, return the line of its `describe`; "" if reading the class raises an error."""
+    does not set this field, return the line of its `describe`; "" if the class has no source or reading it fails."""
     field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
     with suppress(Exception):  # reading an attribute of untrusted code may raise any exception
-        return f" ({attribute_place(type(system), field, 'describe')})"
+        if place := attribute_place(type(system), field, "describe"):
+            return f" ({place})"
     return ""
 
 

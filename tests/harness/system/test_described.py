@@ -15,7 +15,7 @@ from waiting import LIMIT_S
 
 from harness.contract.load import load_contracts
 from harness.errors import SystemResolutionError
-from harness.system import described
+from harness.system import described, describing
 from harness.system.described import NotADescription, describe, describe_all, from_plain, known_name, to_plain
 from harness.system.protocol import Expectation, FaultDescription, SystemDescription
 from harness.system.resolve import resolve
@@ -60,6 +60,11 @@ def test_a_misbehaving_system_fails_only_its_own_description(strange: Path) -> N
         if isinstance(answer, SystemResolutionError) and not str(answer).startswith(f"{system(name)}: "):
             wrong[name] = f"says not of whom: {answer}"
     assert wrong == {}
+
+
+def test_the_error_about_a_class_without_source_names_no_place() -> None:
+    made = type("Made", (), {"name": 1})()
+    assert describing._declared(made, "name: must be text") == ""
 
 
 def limited_once_it_hangs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
