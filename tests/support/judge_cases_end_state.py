@@ -227,6 +227,7 @@ TRAJECTORY_ENDS = [
         lambda: ended_at(5.0, 6.0, "built.optimizer.group0.count", may_end_apart={}),
     ),
     Case("an excused count that ends alike", "held", lambda: ended_at(5.0, 5.0)),
+    Case("an excused count where a bound compares no counts", "held", lambda: ended_at(5.0, 6.0, **WITHIN)),
     Case("an excused count with a fraction in the candidate", "end_differs", lambda: ended_at(5.5, 6.0)),
     Case("an excused count with a fraction in the baseline", "end_differs", lambda: ended_at(5.0, 6.5)),
     Case("other moments at the end", "end_differs", lambda: trajectory(graphed(**OTHER_MOMENTS))),

@@ -88,7 +88,7 @@ NOISE_CASES = [
         "beyond_noise",
         lambda: in_noise(end_state={"generators": {"torch.cpu": "another"}}),
     ),
-    Case("noise that hides the training", "noise_hides", lambda: in_noise(way=1e-5, claim=ALONE)),
+    Case("noise that hides the training", "noise_hides", lambda: in_noise(way=3e-4, claim=ALONE)),
     Case("noise that hides the ends and no loss", "held", lambda: in_noise(way=1e-5)),
     Case("noise that hides a control", "noise_hides", lambda: in_noise(way=1e-5, claim=BARELY, control=3e-4)),
     Case("a control beyond noise", "held", lambda: in_noise(way=1e-5, claim=BARELY, control=4e-4, off=2e-4)),

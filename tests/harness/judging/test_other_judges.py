@@ -16,12 +16,13 @@ from evidence_builders import (
     verdict_of,
 )
 from judge_cases_capture import captured, replays, retraced, sampled, watched
+from judge_cases_end_state import COUNT, ended_at
 from judge_cases_ends import NEAR_ENDS
 from judge_cases_kernels import covered, kernel, odd, prewarmed, targeted
 from judge_cases_ranks import AGREE_CASES
 from judge_cases_throughput import FASTER, LOSSES, composite, of_something_else, processes, timed
 
-from harness.contract.schema import CompositeClaim, part_names
+from harness.contract.schema import AnyPart, CompositeClaim, part_names
 from harness.errors import KindError
 from harness.evidence.base import Obstacle
 from harness.evidence.environment_records import GpuFacts
@@ -126,6 +127,16 @@ def test_a_violation_reports_its_rank_and_no_rounding(name: str, figure: str, fo
     assert value(verdict, figure) == found
 
 
+def test_an_excused_count_that_no_replay_changes_is_counted_and_named_with_its_path() -> None:
+    verdict = ended_at(5.0, 6.0, f"built.{COUNT.replace(' ', '.')}")
+    assert verdict.message.endswith(
+        "; no replay changes built.optimizer.group0.count, which no step reads; optimizer group0.count ended "
+        "differently, which the contract allows"
+    )
+    figure = verdict.figures["excused_ends"]
+    assert (verdict.reason, figure.value, figure.unit) == ("held", 1, "counts")
+
+
 def test_timed_losses_must_meet_the_bound_of_the_trajectory_claim() -> None:
     runs = [timed_run(index, ours=graphed(LOSSES + 0.05)) for index in range(8)]
     within = TRAJECTORY | {"equality": "within"}
@@ -166,6 +177,21 @@ def test_a_composite_fails_with_its_worst_part() -> None:
     assert value(verdict, "trajectory_match.status") == "FAIL"
     assert value(verdict, "trajectory_match.first_differing_step") == 0
     assert verdict.denominators["capture.nodes"] == 13
+    assert verdict.decided in verdict.demands
+    assert verdict.decided is not None
+    assert verdict.decided.part == "trajectory_match."
+
+
+def test_a_composite_of_parts_without_a_demand_passes_without_a_decisive_figure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def judge(part: AnyPart, context: Context, sheet: Sheet) -> Judgement:
+        sheet.count("steps", 1)
+        return sheet.held("fine")
+
+    monkeypatch.setattr(registry, "judge_of", lambda _: judge)
+    verdict = composite(trajectory_run())
+    assert (verdict.status, verdict.decided) == (Status.PASS, None)
 
 
 def test_composite_parts_of_the_same_kind_are_numbered() -> None:

@@ -24,13 +24,17 @@ from harness.drill.faults import expectation_for, is_killed
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.serving import SHARED, serves
 from harness.judging.own_noise import (
+    SHIFT,
     Features,
     Separation,
+    features_of_series,
     features_of_sketches,
     require_timed_within_noise,
+    require_unseparated,
     separation,
 )
 from harness.judging.registry import judge_unit
+from harness.judging.sheet import Sheet
 from harness.judging.verdict import Status, Verdict
 from harness.planning.plan import plan
 from harness.system.resolve import resolve
@@ -311,3 +315,15 @@ def test_more_scatter_of_the_candidate_counts_as_noise_but_a_shift_does_not() ->
     found = separation([features(apart, 4)])
     assert (found.is_noise, found.feature) == (False, "0")
     assert found.beyond > 1
+
+
+def test_the_noise_at_the_end_is_relative_to_the_movement_whatever_series_are_compared() -> None:
+    draw, start = np.random.default_rng(0), (0.1, 0.0, 0.0, 0.0, 0.0, 0.0)
+    series = [features_of_series(draw.normal(size=(10, 3)), name) for name in ("loss", "norm")]
+    noise = draw.normal(0, 1e-3, 10)
+    [ends] = features_of_sketches([{"end parameters a": (0.1, 2.0, 2 + each, 2.0, 2.0, 2.0)} for each in noise])
+    seen = require_unseparated([*series, ends], {"parameters a": start}, "fused", Sheet())
+    assert seen.hidden_way == pytest.approx(seen.separation.needed * SHIFT * ends.spread(5)[0] / 2, rel=1e-3)
+    assert seen.seen_way
+    unrecorded = require_unseparated(series, {}, "fused", Sheet())
+    assert (unrecorded.hidden_way, unrecorded.seen_way) == (None, False)
