@@ -226,6 +226,11 @@ TRAJECTORY_ENDS = [
         "host_value_unexplained",
         lambda: ended_at(5.0, 6.0, "built.optimizer.group0.count", may_end_apart={}),
     ),
+    Case(
+        "an excused count that no replay changes",
+        "held",
+        lambda: ended_at(5.0, 6.0, f"built.{COUNT.replace(' ', '.')}"),
+    ),
     Case("an excused count that ends alike", "held", lambda: ended_at(5.0, 5.0)),
     Case("an excused count where a bound compares no counts", "held", lambda: ended_at(5.0, 6.0, **WITHIN)),
     Case("an excused count with a fraction in the candidate", "end_differs", lambda: ended_at(5.5, 6.0)),

@@ -16,7 +16,6 @@ from evidence_builders import (
     verdict_of,
 )
 from judge_cases_capture import captured, replays, retraced, sampled, watched
-from judge_cases_end_state import COUNT, ended_at
 from judge_cases_ends import NEAR_ENDS
 from judge_cases_kernels import covered, kernel, odd, prewarmed, targeted
 from judge_cases_ranks import AGREE_CASES
@@ -125,16 +124,6 @@ NO_ROUNDING = ("a buffer moved otherwise", "rounding_tensors", 0)
 def test_a_violation_reports_its_rank_and_no_rounding(name: str, figure: str, found: int) -> None:
     [verdict] = [case.judged() for case in AGREE_CASES + NEAR_ENDS if case.name == name]
     assert value(verdict, figure) == found
-
-
-def test_an_excused_count_that_no_replay_changes_is_counted_and_named_with_its_path() -> None:
-    verdict = ended_at(5.0, 6.0, f"built.{COUNT.replace(' ', '.')}")
-    assert verdict.message.endswith(
-        "; no replay changes built.optimizer.group0.count, which no step reads; optimizer group0.count ended "
-        "differently, which the contract allows"
-    )
-    figure = verdict.figures["excused_ends"]
-    assert (verdict.reason, figure.value, figure.unit) == ("held", 1, "counts")
 
 
 def test_timed_losses_must_meet_the_bound_of_the_trajectory_claim() -> None:
