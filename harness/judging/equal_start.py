@@ -103,7 +103,7 @@ def require_equal_start_state(
 def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
     """Return True if the tensor is a copy: it belongs to no module or optimizer, and `state` has another tensor of this
     kind with the same bits that is not in `apart` (does not differ between the executions)."""
-    loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
+    loose = {} if state is None or entry.category != LOOSE else state.digests[LOOSE]
     differing_names = {each.name for each in apart if each.category == entry.category}
     return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
 

@@ -378,10 +378,9 @@ def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair
         before = begin, its_begin
         for mine, other in [(begin + mine, its_begin + other) for mine, other in found]:
             pairs.append((mine, other))
-            if before[0] < mine and before[1] < other:
-                waiting.append(((before[0], mine), (before[1], other)))
+            waiting.append(((before[0], mine), (before[1], other)))
             before = mine + 1, other + 1
-        if found and before[0] < end and before[1] < its_end:
+        if found:
             waiting.append(((before[0], end), (before[1], its_end)))
     return sorted(pairs)
 

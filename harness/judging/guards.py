@@ -8,6 +8,7 @@ batches before it compares losses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -261,7 +262,7 @@ def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, s
 def _standard_error(*series: Losses) -> float:
     """Return the standard error of the difference between the series' means, or infinity if a series is too short."""
     if min(map(len, series)) < 2:
-        return float("inf")
+        return math.inf
     return float(np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in series)))
 
 

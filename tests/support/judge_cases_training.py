@@ -46,9 +46,9 @@ def nudged(step: int) -> np.ndarray[Any, Any]:
     return changed(step, float(np.nextafter(LOSSES[step], 9.0)))
 
 
-def trajectory(*args: Any, claim: dict[str, Any] | None = None, **executions: Any) -> Verdict:
+def trajectory(*args: Any, claim: dict[str, Any] | None = None, steps: int = STEPS, **executions: Any) -> Verdict:
     """Return the verdict on `TRAJECTORY` with changes, for `trajectory_run` with changes."""
-    return verdict_of(TRAJECTORY | (claim or {}), trajectory_run(*args, **executions))
+    return verdict_of(TRAJECTORY | (claim or {}), trajectory_run(*args, **executions), steps=steps)
 
 
 PRECISIONS: dict[str, Any] = {
@@ -150,10 +150,10 @@ FLOOR = {"control": "untrained", "moved": 1e-3, "standard_errors": 5}
 def floored(moved: float | None, losses: Any = LOSSES, **changes: Any) -> Verdict:
     """Return the verdict on a claim with a floor for arms that moved so far; the control's losses are LOSSES or 0."""
     executions = [execution(losses=losses) for execution in EXECUTIONS]
-    executions[2] = untrained(**{"losses": LOSSES * bool(np.any(losses)), **changes})
+    executions[2] = untrained(**{"losses": LOSSES[: len(losses)] * bool(np.any(losses)), **changes})
     ended = [each.end.model_copy(update={"moved": moved}) for each in executions if each.end is not None]
     arms = (dataclasses.replace(each, end=end) for each, end in zip(executions, ended, strict=True))
-    return trajectory(*arms, claim={"guards": {"steps": STEPS, "floor": FLOOR}})
+    return trajectory(*arms, claim={"guards": {"steps": len(losses), "floor": FLOOR}}, steps=len(losses))
 
 
 BARELY_LESS = LOSSES - 1e-6  # below the control's on every batch
@@ -206,6 +206,13 @@ def in_fewer_bits(ours: str = "uint8", theirs: str = "float32") -> Verdict:
     full: dict[str, Any] = {"dtypes": ["float32"]}
     candidate = ended(graphed(changed(4, 9.0), **full), optimizer_bytes={ours: 64})
     return trajectory(candidate, ended(arm("ungraphed", **full), optimizer_bytes={theirs: 64}), claim=WITHIN)
+
+
+def following(ours: list[float], theirs: list[float]) -> Verdict:
+    """Return the verdict on these losses of the candidate and the control, both of which are noisy."""
+    effect = {"control": "untrained", "last": 2, "at_least": 0.2}
+    claim = {"guards": {"steps": len(ours), "training_effect": effect}}
+    return trajectory(graphed(ours), arm("ungraphed", ours), untrained(losses=theirs), claim=claim, steps=len(ours))
 
 
 EFFECT_HERE = {
@@ -313,6 +320,8 @@ TRAJECTORY_CASES = [
     Case("moved by less", "trained_too_little", lambda: floored(9e-4)),
     Case("moved by less, with a loss that is a little lower", "trained_too_little", lambda: floored(1e-5, BARELY_LESS)),
     Case("moved by less, with a loss that is clearly lower", "held", lambda: floored(1e-5, CLEARLY_LESS)),
+    Case("moved by less, with two steps", "trained_too_little", lambda: floored(1e-5, LOSSES[:2] - 9.0)),
+    Case("moved by less, with three steps", "held", lambda: floored(1e-5, LOSSES[:3] - 9.0)),
     Case("moved from zeros, with a loss that is clearly lower", "held", lambda: floored(None, CLEARLY_LESS)),
     Case("a trained control of the floor", "trained_too_little", lambda: floored(1e-5, CLEARLY_LESS, end="end")),
     Case("a loss of 0, moved by the floor", "held", lambda: floored(1e-2, np.zeros(STEPS))),
@@ -322,6 +331,8 @@ TRAJECTORY_CASES = [
     Case(
         "less effect than this workload's", "vacuous_training_effect", lambda: trajectory(claim={"guards": GUARDS_HERE})
     ),
+    Case("noise of three steps", "vacuous_training_effect", lambda: following([1.0, 2.5, 2.0], [1.0, 3.0, 2.5])),
+    Case("noise of four steps", "held", lambda: following([1.0, 2.5, 2.0, 2.9], [1.0, 3.0, 2.5, 3.4])),
     Case("trained control", "vacuous_training_effect", lambda: trajectory(control=untrained(end="end"))),
     Case("control's start", "vacuous_training_effect", lambda: trajectory(control=untrained(start="s", end="s"))),
     Case("control's steps", "vacuous_training_effect", lambda: trajectory(control=untrained(losses=LOSSES[:9]))),

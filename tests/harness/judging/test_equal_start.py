@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from evidence_builders import TRAJECTORY, arm, graphed, trajectory_run, verdict_of
+from judge_cases_training import DTYPES, trajectory
 
 from harness.evidence.run_evidence import ArmEvidence
 
@@ -66,7 +67,9 @@ def test_unequal_frozen_parameters_are_reported_by_form_or_as_values() -> None:
     base = PLAIN | {"frozen w": "bfloat16 [8]"}
     quantized = message(beginning(ours, base | {"frozen w": "uint8 [8]"}), beginning(theirs, base))
     assert quantized == "frozen parameters: frozen w (uint8 in ours, bfloat16 in theirs)"
-    assert message(beginning(ours, base), beginning(theirs, base)) == "frozen parameters: their values differ"
+    for seen in (base, None):  # an older version recorded no forms of the baseline's parameters
+        assert message(beginning(ours, base), beginning(theirs, seen)) == "frozen parameters: their values differ"
+        assert message(beginning(ours, seen), beginning(theirs, base)) == "frozen parameters: their values differ"
 
 
 @pytest.mark.parametrize(
@@ -91,3 +94,47 @@ def test_an_unequal_start_shows_numbers_and_lists_tensors_first(
         message(beginning(graphed(start_state={"optimizer": {"group0.lr": "x"}, **state}), PLAIN, numbers), theirs)
         == words
     )
+
+
+def test_only_parameters_that_one_arm_trains_are_named() -> None:
+    named = "trainable parameters: parameters p1"
+    assert message(graphed(start="x", names=["p1"]), arm("ungraphed", names=None)) == named
+    assert message(graphed(start="x", names=None), arm("ungraphed", names=["p1"])) == named
+
+
+def test_of_rounded_parameters_those_are_named_whose_difference_is_more_than_rounding() -> None:
+    other = {"p1": "bfloat16 [2, 4]", "p2": "float32 [4, 2]"}
+    halves = {f"parameters {name}": other.get(name, "bfloat16 [4, 2]") for name in NAMES}
+    ours = beginning(graphed(start="x", names=NAMES, dtypes=["bfloat16"], rounded="x"), halves)
+    theirs = beginning(arm("ungraphed", names=NAMES, rounded="y"), PLAIN)
+    verdict = verdict_of(TRAJECTORY | DTYPES, trajectory_run(ours, theirs))
+    assert verdict.message.endswith(
+        "different rounded parameters: parameters p1 (bfloat16 [2, 4] in candidate graphed, float32 [4, 2] in baseline "
+        "ungraphed), parameters p2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "named"),
+    [
+        ({"tensors": {"a": "x"}}, {"tensors": {"a": "x", "copy": "x"}}, None),
+        ({"tensors": {"a": "x", "more": "y"}}, {"tensors": {"a": "x"}}, None),
+        ({"tensors": {"a": "x"}}, {"tensors": {"a": "x", "b": "y", "c": "y"}}, "tensors b, tensors c"),
+        ({}, {"buffers": {"mean": "b", "copy": "b"}}, "buffers copy"),
+    ],
+)
+def test_of_tensors_that_only_the_baseline_has_copies_are_allowed_within_a_bound(
+    ours: dict[str, Any], theirs: dict[str, Any], named: str | None
+) -> None:
+    run = trajectory_run(graphed(start_state=ours), arm("ungraphed", start_state=theirs))
+    verdict = verdict_of(TRAJECTORY | {"equality": "within"}, run)
+    assert verdict.reason == ("unequal_start" if named else "held")
+    assert named is None or verdict.message.endswith(f"different state: {named} (only in baseline ungraphed)")
+
+
+@pytest.mark.parametrize(
+    ("generators", "reason"),
+    [({"torch.cpu": "g", "torch.cuda:0": "c"}, "held"), ({"torch.cpu": "g", "numpy": "n"}, "unequal_start")],
+)
+def test_only_a_generator_of_a_gpu_may_appear_after_the_start(generators: dict[str, str], reason: str) -> None:
+    assert trajectory(graphed(start_state={"generators": generators})).reason == reason

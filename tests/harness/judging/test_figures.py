@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from evidence_builders import (
     LOSSES,
@@ -17,9 +18,12 @@ from evidence_builders import (
 )
 from judge_cases import figures
 from judge_cases_gradients import GRADIENTS_WITHIN, A, all_steps, matched, norm, unlike
+from judge_cases_ranks import CLOSE, STALE, TWIN, agreeing, matching, rows_of
 from judge_cases_training import changed, nudged, repeated, trajectory
 
 from harness.evidence.arm_records import GroupNorm
+from harness.judging.series import Bounds, difference
+from harness.kinds.ranks.executions import odd_one
 
 
 def test_a_trajectory_within_its_bound_reports_its_figures() -> None:
@@ -211,3 +215,24 @@ def test_figures_name_the_first_non_finite_gradient_or_norm() -> None:
     group = figures(matched(groups=[GroupNorm(group="layer0", before=math.inf, after=1.0)]))
     assert group["first_non_finite_step"] == (5, "step")
     assert "first_non_finite_tensor" not in group
+
+
+def test_a_series_counts_only_steps_beyond_the_relative_bound_as_rounding() -> None:
+    bounds = Bounds(2.0, 0.01, rounding=np.array([1.0, 0.25, 0.5]))
+    theirs = np.array([8.0, 1.0, 0.0])
+    found = difference(theirs + np.array([0.0625, 0.125, 0.0]), theirs, "every", bounds)
+    assert (found.as_rounding, found.rounding, found.largest_relative) == (1, 0.25, 0.125)
+    overflowing = difference(np.array([1e300]), np.array([1e-300]), "every", bounds)
+    assert (overflowing.exceeded_bound, overflowing.largest_relative) == ("max_abs_difference", math.inf)
+
+
+def test_unequal_rows_are_reported_with_the_rank_that_read_them() -> None:
+    for verdict in (agreeing(last=TWIN), matching(CLOSE, STALE)):
+        assert figures(verdict)["rank"] == (1, "")
+    unread = {"rows": [rows_of(1, step)[: 2 - (step == 2)] for step in range(10)]}
+    assert "rank" not in figures(matching(CLOSE, unread))
+
+
+@pytest.mark.parametrize(("digests", "odd"), [("abb", 0), ("aba", 1), ("ab", 1), ("aa", None)])
+def test_the_rank_whose_digest_is_not_the_most_frequent_one_is_named(digests: str, odd: int | None) -> None:
+    assert odd_one([*digests]) == odd

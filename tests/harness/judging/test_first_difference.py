@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import OBSERVED, UNOBSERVED, ObservedOperator, ObservedStep, ReadTensor
-from harness.judging.first_difference import PATH, FirstDifference, Pair, aligned, answer_of, difference_of
+from harness.judging.first_difference import PATH, FirstDifference, Pair, _in_order, aligned, answer_of, difference_of
 from harness.planning.plan import where_run
 from harness.report.located import located, path_rows
 
@@ -316,6 +317,7 @@ def launch(*leaves: str | None) -> list[ObservedOperator]:
         (("new", "new"), (None, "other"), False),
         (("a", "b"), ("b", "a"), False),
         (("new", None), (None, "new"), False),
+        ((), (None, "new"), False),
     ],
 )
 def test_an_operator_result_written_over_its_input_counts_as_the_same_result(
@@ -435,3 +437,36 @@ def test_only_operators_that_read_equal_inputs_from_before_the_step_are_paired_i
     assert aligned([v, w, *body], [*body, w, v]) == [(0, 5), (1, 4), (2, 0), (3, 1), (4, 2), (5, 3)]
     twice = [w, *body[:2], w, *body[2:]], [*body[:2], w, *body[2:], w]  # both read the same tensor twice
     assert aligned(*twice) == [(0, 5), (1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]
+
+
+def test_an_operator_of_another_line_is_paired_only_if_both_arms_run_it_equally_often() -> None:
+    first, second, third = (of_a_step("mul").model_copy(update={"code": line}) for line in ("1", "2", "3"))
+    assert aligned([first], [second]) == [(0, 0)]
+    assert aligned([first], [second, third]) == aligned([second, third], [first]) == []
+
+
+def test_pairs_are_in_order_and_no_gap_between_two_pairs_has_equal_entries() -> None:
+    draw = random.Random(5)
+    for _ in range(300):
+        ours, theirs = (draw.choices("abcd", k=draw.randrange(9)) for _ in range(2))
+        pairs = _in_order(ours, theirs)
+        before = (-1, -1)
+        for mine, other in [*pairs, (len(ours), len(theirs))]:
+            assert before[0] < mine
+            assert before[1] < other
+            assert not {*ours[before[0] + 1 : mine]} & {*theirs[before[1] + 1 : other]}
+            before = mine, other
+        assert all(ours[mine] == theirs[other] for mine, other in pairs)
+
+
+def test_operators_between_two_pairs_are_paired_by_their_lines() -> None:
+    """An operator with a capital name reads the same tensor in both arms; the others read different tensors."""
+    for ours, theirs, expected in (
+        ("CAB", "CAxAB", [(0, 0), (1, 3), (2, 4)]),  # each operator is in one pair
+        ("BabcD", "BabcDxyz", [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]),
+    ):
+        arms = [
+            [of_a_step(name, "same" if name.isupper() else side) for name in names]
+            for side, names in (("a", ours), ("b", theirs))
+        ]
+        assert aligned(*arms) == expected
