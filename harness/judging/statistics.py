@@ -240,7 +240,7 @@ def decide(
     """Return an array [...]: 1 if all measurements prove the required ratio, -1 if all refute it, else 0."""
     proven = np.all([proves(one, log_demanded, confidence) for one in cautious.of_measurements(measurements)], axis=0)
     refuted = np.all([refutes(one, log_demanded, confidence) for one in generous.of_measurements(measurements)], axis=0)
-    return np.asarray(proven.astype(np.int8) - refuted.astype(np.int8), dtype=np.int8)
+    return np.asarray(np.subtract(proven, refuted, dtype=np.int8))
 
 
 def stalls(

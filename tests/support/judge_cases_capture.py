@@ -424,6 +424,7 @@ MEMORY_CASES = [
         lambda: sampled([5, 5, 5], None, "recapture", claim={"per": "recapture", "after": 1}, probe="recapture"),
     ),
     Case("shrinking", "held", lambda: sampled([100, 200, 150, 150, 150, 150])),
+    Case("freed after the warm-up", "held", lambda: sampled([100, 200, 0, 0, 0, 0], [512] * 6)),
     Case("growth", "memory_grows", lambda: sampled([100, 200, 200, 203])),
     Case("reserved growth", "memory_grows", lambda: sampled([100] * 4, [100, 100, 100, 102])),
     Case(

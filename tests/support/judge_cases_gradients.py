@@ -10,7 +10,7 @@ from typing import Any
 from evidence_builders import STEPS, arm, gradients, graphed, paired, reduction, verdict_of
 from judge_cases import Case
 
-from harness.evidence.arm_records import Gradients, GroupNorm
+from harness.evidence.arm_records import Gradients, GroupNorm, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import PartFailed
 from harness.judging.verdict import Verdict
@@ -54,7 +54,12 @@ def all_steps(*tensors: Any, groups: Any = None) -> dict[str, Any]:
 
 
 def skipping(
-    steps: Sequence[int], updates: list[int] | None, *, alone: bool = False, theirs: list[int] | None = None
+    steps: Sequence[int],
+    updates: list[int] | None,
+    *,
+    alone: bool = False,
+    theirs: list[int] | None = None,
+    of: Sequence[int] = (0, 5),
 ) -> Verdict:
     """Return the verdict if gradients (alone: only the candidate's) are not finite at `steps`, with update counts."""
     left_out = [
@@ -63,12 +68,12 @@ def skipping(
         )
         for name in "ab"
     ]
-    records = [gradients(step, **({"tensors": left_out} if step in steps else {})) for step in (0, 5)]
+    records = [gradients(step, **({"tensors": left_out} if step in steps else {})) for step in of]
     baseline, candidate = arm("ungraphed"), graphed(gradients=records)
     for each, counted in ((baseline, updates if theirs is None else theirs), (candidate, updates)):
         assert each.end is not None
         object.__setattr__(each, "end", each.end.model_copy(update={"updates": counted}))
-    return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
+    return verdict_of(GRADIENTS | {"steps": [*of]}, paired(baseline, arm("synchronizing"), candidate))
 
 
 def norm(before: float, after: float) -> list[GroupNorm]:
@@ -146,18 +151,35 @@ def made(left: Any, made: list[Any], claim: dict[str, Any] | None = None, writte
     return verdict_of(GRADIENTS | (claim or {}), run)
 
 
-def controlled(ours: Sequence[float], theirs: Sequence[float], **control: Any) -> Verdict:
-    """Return the verdict if gradients at step 5 differ by `ours`, and a control's, one rounding away, by `theirs`."""
+def controlled(
+    ours: Sequence[Any],
+    theirs: Sequence[Any],
+    *,
+    at: int = 5,
+    made: Sequence[Sequence[float] | None] = (None, None),
+    without: Sequence[str] = (),
+    claim: dict[str, Any] | None = None,
+    **control: Any,
+) -> Verdict:
+    """Return the verdict if gradients at step `at` differ by `ours`, and a control's, one rounding away, by `theirs`.
 
-    def late(apart: Sequence[float], **of: Any) -> list[Gradients]:
-        tensors = [unlike(each).model_copy(update={"name": name}) for name, each in zip("abc", apart, strict=True)]
-        return [gradients(step, **of, **({"tensors": tensors} if step else {"tensors": SAME})) for step in (0, 5)]
+    made: both differences before the clip. without: the tensors that have no gradient in the baseline.
+    """
+
+    def named(apart: Sequence[Any]) -> list[TensorReduction]:
+        found = (each if isinstance(each, TensorReduction) else unlike(each) for each in apart)
+        return [each.model_copy(update={"name": name}) for name, each in zip("abc", found, strict=True)]
+
+    def late(apart: Sequence[Any], before: Sequence[float] | None, **of: Any) -> list[Gradients]:
+        changed = {"tensors": named(apart)} | ({} if before is None else {"made": named(before)})
+        return [gradients(step, **of, **(changed if step == at else {"tensors": SAME})) for step in (0, 5)]
 
     three: dict[str, Any] = {"tensors": 3, "names": ["a", "b", "c"]}
-    baseline, candidate = arm("ungraphed", **three), graphed(gradients=late(ours), **three)
-    nudged = arm("nudged", start="a rounding away", gradients=late(theirs, arm="nudged"), **three | control)
-    run = paired(baseline, arm("synchronizing", **three), candidate, nudged)
-    return verdict_of(GRADIENTS | RELATIVELY | {"control": "nudged"}, run)
+    left = [gradients(0), gradients(5, without=[*without])] if without else []
+    baseline, candidate = arm("ungraphed", gradients=left, **three), graphed(gradients=late(ours, made[0]), **three)
+    nudged = {"start": "a rounding away", "gradients": late(theirs, made[1], arm="nudged")}
+    run = paired(baseline, arm("synchronizing", **three), candidate, arm("nudged", **nudged | three | control))
+    return verdict_of(GRADIENTS | RELATIVELY | {"control": "nudged"} | (claim or {}), run)
 
 
 def unrecorded_gradients() -> Verdict:
@@ -175,6 +197,7 @@ def seen_in_one() -> Verdict:
 
 SAME = [reduction(name) for name in "abc"]
 A, B = reduction("a"), reduction("b")
+UNREACHED = reduction("c", max_abs=0.0, max_abs_difference=None, baseline_digest=None, baseline_max_abs=None)
 LARGE = {"max_abs": 4.0, "baseline_max_abs": 4.0}  # eight times what the clip leaves
 RELATIVELY = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 1e-3}
 GRADIENT_CASES = [
@@ -186,6 +209,15 @@ GRADIENT_CASES = [
     Case("recorded before tensors had names", "held", lambda: matched(execution={"names": None})),
     Case("other bits", "differs", lambda: matched(A, unlike(0.0))),
     Case("beyond the bound", "exceeds_tolerance", lambda: matched(A, unlike(2e-3), claim=GRADIENTS_WITHIN)),
+    Case(
+        "one beyond the bounds, and one at both bounds",
+        "exceeds_tolerance",
+        lambda: matched(
+            reduction("a", digest="other", max_abs_difference=1e-3),
+            unlike(2e-3),
+            claim=GRADIENTS_WITHIN | {"max_relative_difference": 2e-3},
+        ),
+    ),
     Case(
         "beyond the relative bound",
         "exceeds_tolerance",
@@ -259,6 +291,43 @@ GRADIENT_CASES = [
         "non_finite",
         lambda: controlled([0.0] * 3, [0.0] * 3, losses=[math.nan] * STEPS),
     ),
+    Case(
+        "in the first step further than rounding takes a control",
+        "exceeds_tolerance",
+        lambda: controlled([2e-3, 4e-4, 4e-4], [1e-4] * 3, at=0),
+    ),
+    Case(
+        "as far as a control of one rounding takes five",
+        "held",
+        lambda: controlled([8e-4, 5e-6, 5e-6], [2e-5, 1e-6, 1e-6]),
+    ),
+    Case(
+        "further than rounding under an absolute bound alone",
+        "exceeds_tolerance",
+        lambda: controlled([0.6, 0.08, 0.08], [0.01] * 3, claim=GRADIENTS_WITHIN | {"max_relative_difference": None}),
+    ),
+    Case(
+        "as far as rounding takes a control before the clip",
+        "held",
+        lambda: controlled([0.0] * 3, [0.0] * 3, made=([1e-3, 2e-4, 2e-4], [2e-4, 1e-4, 1e-4])),
+    ),
+    Case(
+        "before the clip as far as rounding takes a control after it",
+        "held",
+        lambda: controlled([0.0] * 3, [2e-4, 1e-4, 1e-4], made=([1e-3, 2e-4, 2e-4], None)),
+    ),
+    Case(
+        "next to a control whose gradient is infinite",
+        "exceeds_tolerance",
+        lambda: controlled([1e-3, 2e-4, 2e-4], [math.inf, 1e-4, 1e-4]),
+    ),
+    Case(
+        "a gradient of the control alone",
+        "held",
+        lambda: controlled([0.0, 0.0, UNREACHED], [0.0, 0.0, None], without=["c"]),
+    ),
+    Case("a control that was not compared", "evidence_missing", lambda: controlled([0.0] * 3, [0.0, 0.0, None])),
+    Case("a control without gradients", "evidence_missing", lambda: controlled([0.0] * 3, [0.0] * 3, gradients=[])),
     Case("not seen before the clip in one arm", "held", seen_in_one),
     Case("an optimizer wrote into it", "held", lambda: made(unlike(0.5), [A, B], written=["b"])),
     Case("an optimizer wrote into another", "differs", lambda: made(unlike(0.5), [A, B], written=["a"])),
@@ -271,6 +340,7 @@ GRADIENT_CASES = [
     Case("one updates by it", "non_finite", lambda: skipping([0], [STEPS - 1], theirs=[STEPS])),
     Case("one leaves out an update", "non_finite", lambda: skipping([0], [STEPS - 1], alone=True)),
     Case("both leave out the last update", "non_finite", lambda: skipping([5], [STEPS - 1])),
+    Case("both leave out an update between, and four of ten", "held", lambda: skipping([5], [STEPS - 4], of=(0, 5, 7))),
     Case("both leave out half of all", "non_finite", lambda: skipping([0], [STEPS // 2])),
     Case(
         "other names",

@@ -171,6 +171,10 @@ def test_a_machine_without_clock_samples_has_no_clock_spread() -> None:
     assert clock_spread([sample(sm_clock_mhz=None)]) == 0.0
 
 
+def test_a_median_clock_of_0_mhz_gives_no_clock_spread() -> None:
+    assert math.isnan(clock_spread([sample(sm_clock_mhz=mhz) for mhz in (0.0, 0.0, 1980.0)]))
+
+
 def test_an_arm_without_timed_blocks_has_no_idle_share() -> None:
     timing = timed_run(0).timing
     assert timing is not None

@@ -12,7 +12,9 @@ from judge_cases_throughput import FASTER
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.verdict import Verdict
+from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.section import side_by_side
+from harness.kinds.speed.speed_figures import Recorded
 
 LEAST, SLOW = 1e-3, 1.8e-3
 FREE, BUSY = LEAST, SLOW
@@ -97,6 +99,14 @@ def test_blocks_slowed_by_the_machine_do_not_hide_that_the_candidate_is_faster()
     assert verdict.reason == "held"
     assert value(verdict, "mean_ratio") == pytest.approx(1.2)
     assert verdict.denominators["blocks"] == 12 * 8
+
+
+def test_the_power_of_a_claim_comes_from_undisturbed_processes_whatever_their_numbers_are() -> None:
+    runs = [process(number, 1.2, [FREE] * 4) for number in range(20, 28)]
+    part = ThroughputRatio.model_validate(CLAIM | {"processes": 8, "measurements": 2})
+    found = Recorded.of(part, [*runs, process(28, 1.0, [FREE, BUSY, BUSY, BUSY])])
+    assert found is not None
+    assert found.processes == 8
 
 
 def test_a_process_with_one_undisturbed_round_is_left_out_when_enough_other_processes_remain() -> None:

@@ -8,13 +8,14 @@ import seed_error_rates
 from budget import slow_but
 from evidence_builders import arm, state
 from judge_cases import figures
-from judge_cases_seeds import executions, seeds
+from judge_cases_seeds import NOT_WORSE, executions, seeds
 from seed_error_rates import simulate, wanted
 from simulated_seeds import NOISES
 
 from harness.evidence.arm_records import State
-from harness.judging.sheet import Settled
+from harness.judging.sheet import Settled, Sheet
 from harness.kinds.seeds import not_worse
+from harness.kinds.seeds.model import NotWorse
 from harness.kinds.seeds.unequal_seeds import require_unequal_seeds
 
 EXPERIMENTS = 4000
@@ -112,6 +113,13 @@ def test_published_seed_error_rates_equal_those_of_the_script() -> None:
     rows = [point for point in published["points"] if (point["noise"], point["seeds"]) == ("heavy-tailed", 8)]
     assert [each.passed for each in found] == [row["passed"] for row in rows]
     assert len(rows) == len(seed_error_rates.PLACES)
+
+
+def test_a_seed_that_is_worse_by_the_margin_exactly_is_not_beyond_it() -> None:
+    worse, sheet = np.array([0.25, 0.5, 0.0, 0.0, 0.0]), Sheet()
+    pairs = not_worse.Pairs(worse, np.zeros(5), np.full(5, 0.25), lower_is_better=True)
+    not_worse._note(NotWorse.model_validate(NOT_WORSE), pairs, sheet)
+    assert sheet.conclude("worse", "").figures["seeds_beyond_margin"].value == 1
 
 
 def test_a_not_worse_verdict_reports_its_figures() -> None:

@@ -163,6 +163,10 @@ def test_decisions_are_returned_as_numbers_of_type_int8() -> None:
     assert statistics.decide(*same(LOGS), DEMANDED, 0.99).dtype == np.int8
 
 
+def test_without_a_number_of_measurements_all_processes_are_one_measurement() -> None:
+    assert statistics.decide(*same(LOGS[:7], QUIET[:, :7]), DEMANDED, 0.99) == 1
+
+
 def test_the_trimmed_interval_decides_pass_fail_or_undecided() -> None:
     assert decided(LOGS) == 1
     assert decided(LOGS, demanded=math.log(1.3)) == -1
@@ -249,6 +253,8 @@ def test_downward_scatter_of_ratios_does_not_prevent_a_fail() -> None:
     scattered = DEMANDED - COMMON_NOISE - 1e-9 - np.array([0.0, 0.0, 0.5, 0.0, 2.0, 1.0, 0.0, 3.0])
     assert decided(scattered) == -1
     assert decided(scattered + 2e-9) == 0
+    together = same(np.stack([scattered, LOGS]), np.stack([QUIET, QUIET]))
+    assert statistics.decide(*together, DEMANDED, 0.99).tolist() == [-1, 1]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -289,7 +295,8 @@ def test_the_undetectable_bias_is_subtracted_before_a_decision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "answer"), [(1.2, 1.2, 1), (1.2, 1.1, 0), (1.1, 1.2, 0), (1.2, 1.0, 0), (1.0, 1.0, -1)]
+    ("first", "second", "answer"),
+    [(1.2, 1.2, 1), (1.2, 1.1, 0), (1.1, 1.2, 0), (1.2, 1.0, 0), (1.0, 1.0, -1), (1.0, 1.08, 0)],
 )
 def test_two_measurements_must_agree_for_a_decision(first: float, second: float, answer: int) -> None:
     ratios = np.repeat(np.log([first, second]), 8)
@@ -310,10 +317,11 @@ def test_the_fail_decision_mirrors_the_pass_decision_except_for_required_agreeme
 def test_many_experiments_are_decided_like_single_experiments() -> None:
     generator = np.random.default_rng(2)
     ratios, selves = generator.normal(0.15, 0.02, (50, 16)), generator.normal(0, 0.005, (50, 2, 16))
+    ratios[::2] -= 0.1
     together = statistics.decide(*same(ratios, selves), DEMANDED, 0.99, 2)
     alone = [decided(r, s, measurements=2) for r, s in zip(ratios, selves, strict=True)]
     assert together.tolist() == alone
-    assert set(alone) == {0, 1}
+    assert set(alone) == {-1, 0, 1}
 
 
 def test_many_experiments_sustain_the_same_ratios_as_single_experiments() -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import shutil
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from evidence_builders import timed_run
 
-from harness.api.last_timing import last_timings
-from harness.contract.load import load_contracts
 from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.speed_figures import LastTiming, Recorded
 from harness.lint import lint_power
-from harness.run_directory.bundle import read_bundle
 
-ROOT = Path(__file__).parents[3]
 DEMANDED = 1.1
 QUIET = [1.0, 1.002, 0.998, 1.001, 0.999, 1.003, 0.997, 1.0]
 NOISY = [1.0, 1.3, 0.8, 1.2, 0.9, 1.25, 0.7, 1.0]  # the baseline of a process, times its usual step
@@ -36,14 +29,6 @@ def recorded(noise: Sequence[float], ratio: float = 1.5) -> Recorded:
     found = Recorded.of(part(), runs)
     assert found is not None
     return found
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bundles_read_once() -> Iterator[None]:
-    """Published runs are unpacked once for the tests that look for the last timing among them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.api.last_timing.read_bundle", functools.cache(read_bundle))
-        yield
 
 
 @pytest.mark.parametrize(("true_ratio", "power"), [(1.0, 1.0), (DEMANDED, 0.0), (1.15 * DEMANDED, 1.0)])
@@ -68,32 +53,12 @@ def test_equal_evidence_gives_an_equal_power() -> None:
     assert recorded(NOISY).power(part(), 1.5) == recorded(NOISY).power(part(), 1.5)
 
 
-def test_power_is_unknown_for_longer_blocks_or_too_few_recorded_processes() -> None:
+def test_power_is_unknown_for_longer_blocks_or_too_few_recorded_processes_of_the_same_arms() -> None:
     runs = [timed_run(n, [0.01] * 4, [0.01] * 4) for n in range(8)]
     assert Recorded.of(part(block_steps=20), runs) is None
     assert Recorded.of(part(), runs[:6]) is None
-
-
-def test_the_newest_published_run_of_a_claim_counts() -> None:
-    loaded = load_contracts([ROOT / "contracts" / "cuda-graph-backward-v1.yaml"])
-    found = last_timings([one.contract for one in loaded], [ROOT / "reports"])
-    by_unit = {(one.claim, one.workload): one.run for one in found}
-    assert by_unit["F-GRAPH-BWD-003", "tiny"] == "2026-12-01-h200-gate-backward"
-    assert len(by_unit) == len(found)
-
-
-def test_a_bound_with_cases_is_that_of_the_workload(tmp_path: Path) -> None:
-    contract = Path(shutil.copytree(ROOT / "contracts", tmp_path / "contracts"), "cuda-graph-backward-v1.yaml")
-    by_case = "at_least: {otherwise: 1.10, cases: [{workload: tiny, value: 1.5}]}"
-    contract.write_text(contract.read_text().replace("at_least: 1.10\n", f"{by_case}\n", 1))
-    found = last_timings([one.contract for one in load_contracts([contract])], [ROOT / "reports"])
-    demanded = {one.workload: one.part.at_least for one in found if one.claim == "F-GRAPH-BWD-003"}
-    assert demanded == {"tiny": 1.5, "qwen2-1.5b-128": 1.1}
-
-
-def test_a_reports_folder_without_runs_gives_no_timings(tmp_path: Path) -> None:
-    loaded = load_contracts([ROOT / "contracts" / "cuda-graph-backward-v1.yaml"])
-    assert last_timings([one.contract for one in loaded], [tmp_path, tmp_path / "absent"]) == []
+    assert Recorded.of(part(), [timed_run(6, timing={"candidate": "other"}), *runs[:6]]) is None
+    assert Recorded.of(part(), [timed_run(6, timing={"candidate": "other"}), *runs[:7]]) is not None
 
 
 @pytest.mark.parametrize(("noise", "warned"), [(QUIET, False), (NOISY, True)])
