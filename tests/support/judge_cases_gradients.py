@@ -168,7 +168,7 @@ def controlled(
 
     def named(apart: Sequence[Any]) -> list[TensorReduction]:
         found = (each if isinstance(each, TensorReduction) else unlike(each) for each in apart)
-        return [each.model_copy(update={"name": name}) for name, each in zip("abc", found, strict=True)]
+        return [each.model_copy(update={"name": name}) for name, each in zip("abc", found, strict=False)]
 
     def late(apart: Sequence[Any], before: Sequence[float] | None, **of: Any) -> list[Gradients]:
         changed = {"tensors": named(apart)} | ({} if before is None else {"made": named(before)})
@@ -327,6 +327,19 @@ GRADIENT_CASES = [
         lambda: controlled([0.0, 0.0, UNREACHED], [0.0, 0.0, None], without=["c"]),
     ),
     Case("a control that was not compared", "evidence_missing", lambda: controlled([0.0] * 3, [0.0, 0.0, None])),
+    Case("a control without the gradient of one tensor", "evidence_missing", lambda: controlled([0.0] * 3, [0.0] * 2)),
+    Case(
+        "a control whose step does not use one tensor",
+        "held",
+        lambda: controlled(
+            [0.0] * 3,
+            [0.0] * 3,
+            gradients=[
+                gradients(0, arm="nudged", tensors=SAME),
+                gradients(5, arm="nudged", tensors=SAME[:2], without=["c"]),
+            ],
+        ),
+    ),
     Case("a control without gradients", "evidence_missing", lambda: controlled([0.0] * 3, [0.0] * 3, gradients=[])),
     Case("not seen before the clip in one arm", "held", seen_in_one),
     Case("an optimizer wrote into it", "held", lambda: made(unlike(0.5), [A, B], written=["b"])),

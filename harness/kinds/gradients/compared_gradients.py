@@ -101,13 +101,26 @@ def beside_control(
     part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
 ) -> list[Compared]:
     """Return the entries of `compared` with a new `room`, the largest difference that rounding may cause. `room` is
-    computed from the differences between the gradients of the control and of the baseline."""
+    computed from the differences between the gradients of the control and of the baseline.
+
+    End the judgement with ERROR if a gradient of the control was not recorded. A tensor that a step of the control did
+    not use has no gradient, and its name is recorded instead.
+    """
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
+    records = records_of(nudged, control)
+    recorded = {(record.step, name) for record in records for name in record.without}
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
-    for entry in compared_tensors(nudged, records_of(nudged, control), baseline, of_control=True):
+    for entry in compared_tensors(nudged, records, baseline, of_control=True):
+        recorded.add((entry.step, entry.tensor))
         if math.isfinite(entry.absolute):  # a difference of the control that is NaN or infinite explains nothing
             theirs.setdefault((entry.step, entry.tensor), {})[entry.made] = entry.absolute
+    for entry in compared:
+        if (entry.step, entry.tensor) not in recorded:
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"the gradient of {entry.tensor} at step {entry.step} was not recorded in control {control.start.arm}",
+            )
     found = []
     for step in steps:
         here = [entry for entry in compared if entry.step == step]
