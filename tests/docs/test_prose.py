@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from judge_cases_tables import EVERYTHING
 from prose_rules import house_words, too_wide
 from syntax_trees import parsed
 
@@ -24,6 +25,11 @@ def test_a_changelog_fragment_describes_its_change_in_one_or_two_lines() -> None
     assert {path.name: found for path in fragments if (found := of_fragment(path.read_text(encoding="utf-8")))} == {}
     assert of_fragment("Fixed: a step\nis read.\n") == []
     assert [of_fragment(text)[0][:7] for text in ("\n", "one\ntwo\nthree\n")] == ["0 lines", "3 lines"]
+
+
+def test_names_of_judge_cases_have_plain_words() -> None:
+    names = {case.name for cases in EVERYTHING.values() for case in cases}
+    assert {name: found for name in sorted(names) if (found := house_words(name))} == {}
 
 
 def test_each_broken_prose_rule_is_named_in_the_complaint() -> None:

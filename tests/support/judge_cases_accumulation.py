@@ -96,9 +96,11 @@ ACCUMULATION_CASES = [
     ),
     Case("an update at each micro-batch", "update_count", lambda: accumulated(updates=[2 * STEPS])),
     Case("an update lost", "update_count", lambda: accumulated(updates=[STEPS - 1])),
-    Case("nobody counts", "updates_uncounted", lambda: accumulated(updates=[])),
+    Case("updates that are not counted", "updates_uncounted", lambda: accumulated(updates=[])),
     Case(
-        "nobody counts, and another gradient", "differs_from_one_batch", lambda: accumulated(A, unlike(0.1), updates=[])
+        "updates that are not counted, and another gradient",
+        "differs_from_one_batch",
+        lambda: accumulated(A, unlike(0.1), updates=[]),
     ),
     Case("another gradient", "differs_from_one_batch", lambda: accumulated(A, unlike(0.1))),
     Case("zero but for rounding", "held", lambda: accumulated(A, unlike(4e-7, baseline_max_abs=1e-7))),
@@ -141,7 +143,7 @@ ACCUMULATION_CASES = [
         "vacuous_gradients_zero",
         lambda: accumulated(gradients=all_steps(*(reduction(n, max_abs=0.0, baseline_max_abs=0.0) for n in "ab"))),
     ),
-    Case("tensors at the end that nobody counted", "evidence_inconsistent", lambda: accumulated(**NO_GENERATOR)),
+    Case("tensors at the end that were not counted", "evidence_inconsistent", lambda: accumulated(**NO_GENERATOR)),
     Case("another mechanism", "mechanism_missing", lambda: accumulated(claim={"mechanism": "traced"})),
     Case("a step missing", "evidence_missing", lambda: accumulated(claim={"steps": [0, 7]})),
     Case(

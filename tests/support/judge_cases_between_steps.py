@@ -174,7 +174,7 @@ RESUME_CASES = [
         lambda: resumed(second=loaded(after={"optimizer": {}}, **from_step(5))),
     ),
     Case(
-        "generators were not restored, and nobody drew",
+        "generators were not restored, and none was used",
         "not_restored",
         lambda: resumed(second=loaded(**LOST)),
     ),
@@ -342,7 +342,7 @@ EVALUATION_CASES = [
     Case("leaves training alone", "held", evaluated),
     Case("leaves a captured training alone", "held", captured_evaluation),
     Case(
-        "a number that stays beside one that moves",
+        "a number that stays next to one that moves",
         "held",
         lambda: evaluated(*(evaluation(at, values={"accuracy": 0.5, "loss": 1 / at}) for at in (5, 10))),
     ),

@@ -148,12 +148,12 @@ CAPTURE_CASES = [
     Case("no fake pass", "evidence_missing", lambda: retraced(fake_pass_clean=None)),
     Case("a second capture", "wrong_capture_count", lambda: captured(captures=2, nodes=[graph(), graph()])),
     Case(
-        "a graph whose nodes nobody counted",
+        "a graph whose nodes were not counted",
         "evidence_inconsistent",
         lambda: captured({"captures": 2}, captures=2, nodes=[graph()]),
     ),
     Case(
-        "a piece of a capture whose nodes nobody counted",
+        "a piece of a capture whose nodes were not counted",
         "evidence_inconsistent",
         lambda: captured({"captures": 2}, captures=2, nodes=[graph(), graph(), graph()]),
     ),
@@ -311,13 +311,17 @@ SYNC_CASES = [
     ),
     Case("detectors blind to a replay", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "fake_pass": 0}))),
     Case(
-        "one detector beside a pass on fake tensors that failed",
+        "one detector next to a pass on fake tensors that failed",
         "one_detector",
         lambda: watched(
             replays({"profiler": 0}, fake_tensors_error="train.py:7 in step `mine(x)`: RuntimeError: no fake impl")
         ),
     ),
-    Case("a blind detector beside one", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "profiler": 0}))),
+    Case(
+        "a blind detector next to one that sees",
+        "one_detector",
+        lambda: watched(replays({"dispatch_mode": 0, "profiler": 0})),
+    ),
     Case(
         "planted sync unseen",
         "vacuous_detector_blind",

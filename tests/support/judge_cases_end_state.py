@@ -139,7 +139,7 @@ def fewer_parameters(execution: ArmEvidence) -> ArmEvidence:
 
 def end_cases(judged: Callable[..., Verdict]) -> list[Case]:
     """Return the cases that hold for every kind that trains. judged: takes changes of the candidate's execution."""
-    return [Case("tensors at the end that nobody counted", "evidence_inconsistent", lambda: judged(**NO_GENERATOR))]
+    return [Case("tensors at the end that were not counted", "evidence_inconsistent", lambda: judged(**NO_GENERATOR))]
 
 
 def effect(ours: Any, theirs: Any, **claim: Any) -> Verdict:
@@ -207,7 +207,7 @@ LOOSE = [
     Case("a log without a digest", "evidence_inconsistent", lambda: trajectory(made(graphed(), {"log": "log"}))),
     Case("state without a digest", "evidence_inconsistent", lambda: trajectory(made(graphed(), {"h": "state"}))),
     Case("a digest without a role", "evidence_inconsistent", lambda: trajectory(made(graphed(), {}, log="a"))),
-    Case("steps that nobody could follow", "end_state_unrecorded", unfollowed),
+    Case("steps that could not be followed", "end_state_unrecorded", unfollowed),
 ]
 NOISE = np.array([2.5, 3.6, 2.8, 3.9, 2.6, 3.2, 3.7, 2.9, 3.4, 3.1, 3.8, 2.7])
 LEARNED = np.linspace(0.0, 0.6, 12)
@@ -295,9 +295,9 @@ TRAJECTORY_ENDS = [
     Case("moments that come with the first step", "held", lambda: trajectory(graphed(**NOT_YET))),
     Case("a mask of infinities", "held", lambda: in_all(**MASK)),
     Case("a mask of infinities that comes with the first step", "held", lambda: late_without_numbers([])),
-    Case("a late tensor without numbers, recorded before it was told", "held", lambda: late_without_numbers(None)),
+    Case("a late tensor without numbers, in older evidence", "held", lambda: late_without_numbers(None)),
     Case(
-        "a late tensor that is no number any more, in both arms",
+        "a late tensor that becomes NaN, in both arms",
         "non_finite_end",
         lambda: late_without_numbers(["late"]),
     ),

@@ -237,7 +237,7 @@ UNCOMPARED = [
         partial(missing, ["optimizer 0.p.exp_avg (bfloat16)"], mine=of_optimizers("0.p.exp_avg"), compared=MOMENT),
     ),
     Case(
-        "an average beside one that may go by another name",
+        "an average next to one that may have another name",
         "ends_uncompared",
         partial(
             missing, AVERAGE, theirs=ended_with(average_0="t"), roles={"average.0": "derived"}, own=["tensors flat"]
@@ -312,7 +312,7 @@ NEAR_ENDS = [
     Case("beyond them", "ends_unexplained", partial(near, moved(by=2e-6, mean=(1.1e-3, MOVED, 1e3)))),
     Case("moved to another mask", "ends_apart", partial(near, moved(mean=(math.inf, math.inf, math.inf)))),
     Case("moved to one mask", "held", partial(near, moved(mean=(0.0, math.inf, math.inf)))),
-    Case("moved otherwise beside a mask", "ends_apart", partial(near, moved(mean=(0.2, math.inf, math.inf)))),
+    Case("moved differently next to a mask", "ends_apart", partial(near, moved(mean=(0.2, math.inf, math.inf)))),
     Case("moved further than rounding", "ends_apart", partial(near, moved(p0=TENTH), moved(p0=(0.019, MOVED, SIZE)))),
     Case("moved as far as this arm's rounding moves it", "held", partial(near, COARSE, NOISY)),
     Case(
@@ -345,7 +345,7 @@ NEAR_ENDS = [
         "held",
         partial(near, control=moved(by=0.2, p2=(0.19, MOVED, SIZE))),
     ),
-    Case("an integer that nobody compared", "held", partial(near, lost("buffers mean", named=True))),
+    Case("an integer that was not compared", "held", partial(near, lost("buffers mean", named=True))),
     Case("a tensor that is in neither list", "evidence_inconsistent", partial(near, lost("buffers mean"))),
     Case("movements of the candidate unrecorded", "evidence_missing", partial(unrecorded, "candidate")),
     Case("movements of the control unrecorded", "evidence_missing", partial(unrecorded, "control")),

@@ -348,7 +348,7 @@ GRADIENT_CASES = [
     Case("NaN norm", "non_finite", lambda: matched(groups=norm(math.nan, math.nan))),
     Case("both leave out the first update", "held", lambda: skipping([0], [STEPS - 1])),
     Case("and count none", "updates_uncounted", lambda: skipping([0], [])),
-    Case("and nobody looked for counters", "non_finite", lambda: skipping([0], None)),
+    Case("without counters of updates", "non_finite", lambda: skipping([0], None)),
     Case("both update by what is not finite", "non_finite", lambda: skipping([0], [STEPS])),
     Case("one updates by it", "non_finite", lambda: skipping([0], [STEPS - 1], theirs=[STEPS])),
     Case("one leaves out an update", "non_finite", lambda: skipping([0], [STEPS - 1], alone=True)),
@@ -375,7 +375,7 @@ GRADIENT_CASES = [
     Case("groups of another system", "held", lambda: grouped("all", baseline="other_system")),
     Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
     Case(
-        "a gradient of a frozen tensor beside a trained one without",
+        "a gradient of a frozen tensor next to a trained one without",
         "tensors_missing",
         lambda: matched(A, reduction("frozen")),
     ),

@@ -187,7 +187,7 @@ MATCH_CASES = [
         lambda: in_terms({"max_relative_error": {"bfloat16": 1e-2}}, errs_in("float32")),
     ),
     Case(
-        "one beside an output without a bound of its own errs",
+        "one next to an output without a bound of its own errs",
         "exceeds_tolerance",
         lambda: in_terms({"max_relative_error": {"bfloat16": 1e-2}}, errs_in("bfloat16")),
     ),

@@ -88,7 +88,7 @@ PTX_CASES = [
     Case("device of no known form", "device_unreadable", lambda: targeted(device="hopper")),
     Case("no device", "needs_cuda", lambda: targeted(device=None)),
     Case("cross-compiled for a device's claim", "needs_cuda", lambda: targeted(**OFFLINE)),
-    Case("cross-compiled beside a device", "needs_cuda", lambda: targeted(compiled_for="sm_90")),
+    Case("cross-compiled next to a device", "needs_cuda", lambda: targeted(compiled_for="sm_90")),
     Case(
         "compiled for another",
         "evidence_inconsistent",

@@ -327,11 +327,11 @@ LAUNCHED: dict[str, list[Case]] = {
         Case("over after its last step", "held", lambda: captured(ghost=over(moves_alone=True))),
         Case("over, and idle", "replay_unproven", lambda: captured(ghost=over(moves_alone=False))),
         Case("one busy step watched", "work_outside_graphs", lambda: captured(every_step=steps(4, 101, 1))),
-        Case("an eager training beside it", "work_outside_graphs", lambda: captured(device_work=eager(0.03))),
+        Case("an eager training next to it", "work_outside_graphs", lambda: captured(device_work=eager(0.03))),
         Case("at the bound", "held", lambda: captured({"outside_share_at_most": 0.5}, device_work=eager(0.03))),
         Case("a little above", "work_outside_graphs", lambda: captured(device_work=eager(0.0016))),
         Case("a little below", "held", lambda: captured(device_work=eager(0.0015))),
-        Case("time that is no number", "work_outside_graphs", lambda: captured(device_work=eager(math.nan))),
+        Case("a time that is NaN", "work_outside_graphs", lambda: captured(device_work=eager(math.nan))),
         Case("endless time", "work_outside_graphs", lambda: captured(device_work=work(launched_seconds=math.inf))),
         Case("one busy step", "work_outside_graphs", lambda: captured(every_step=steps(4, 101))),
         Case("a step at the bound", "held", lambda: captured(every_step=steps(4, 100))),
@@ -373,7 +373,7 @@ LAUNCHED: dict[str, list[Case]] = {
         Case("a traced step unwatched", "steps_unwatched", lambda: retraced(every_step=steps(42, 42, STEPS - 2))),
     ],
     "trajectory_match": [
-        Case("an eager training beside it", "candidate_not_captured", lambda: trajectory(device_work=eager(0.03))),
+        Case("an eager training next to it", "candidate_not_captured", lambda: trajectory(device_work=eager(0.03))),
         Case(
             "kernels after the step",
             "work_after_step",
@@ -424,7 +424,7 @@ LAUNCHED: dict[str, list[Case]] = {
     "host_syncs": [
         Case("a sync in every tenth step", "sync_count", lambda: every_tenth(judged_steps(1))),
         Case(
-            "a sync in a replay, and a training beside it",
+            "a sync in a replay, and a training next to it",
             "candidate_not_captured",
             lambda: every_tenth(judged_steps(1), execution={"capture": cuda_graph(device_work=eager(0.03))}),
         ),
@@ -451,7 +451,7 @@ LAUNCHED: dict[str, list[Case]] = {
     ],
     "throughput_ratio": [
         Case("another kernel launched", "launched_otherwise", lambda: timed_with(device_work=other_kernels())),
-        Case("an eager training beside it", "work_outside_graphs", lambda: timed_with(device_work=eager(0.03))),
+        Case("an eager training next to it", "work_outside_graphs", lambda: timed_with(device_work=eager(0.03))),
         Case(
             "as much of it as the contract allows",
             "held",

@@ -181,9 +181,9 @@ PEAK_CASES = [
         "exceeds_tolerance",
         lambda: measured(candidate=mine(LOSSES + 0.5), trajectory={"equality": "within"}),
     ),
-    Case("beside a captured arm", "held", beside_captured),
+    Case("next to a captured arm", "held", beside_captured),
     Case(
-        "beside an arm that was to be captured",
+        "next to an arm that was to be captured",
         "candidate_not_captured",
         lambda: beside_captured(captured=False, replays=0, failure="a sync"),
     ),

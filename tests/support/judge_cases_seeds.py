@@ -202,9 +202,9 @@ SEED_CASES = [
     Case("one start, other draws to one end", "held", lambda: without_seed({1: ("g1", "h"), 2: ("g2", "h")})),
     Case("other draws, first seen at the end", "held", lambda: without_seed({1: (None, "h1"), 2: (None, "h2")})),
     Case("the same batches from another start", "held", lambda: without_seed(start="elsewhere")),
-    Case("the same batches beside other frozen tensors", "held", lambda: without_seed(frozen="other")),
+    Case("the same batches next to other frozen tensors", "held", lambda: without_seed(frozen="other")),
     Case(
-        "the same batches beside other noise in a table",
+        "the same batches next to other noise in a table",
         "held",
         lambda: without_seed(start_state={"tensors": {"noise": "n"}}, end_state={"tensors": {"noise": "n"}}),
     ),

@@ -46,7 +46,7 @@ DIFFER_CASES = [
     Case("an equal start", "start_equal", lambda: differing(start="start")),
     Case("fewer steps", "vacuous_steps", lambda: differing(OTHER_LOSSES[:9], batches=OTHER_BATCHES[:9])),
     Case("a single step", "vacuous_steps", lambda: differing(OTHER_LOSSES[:1], batches=["other"], claim={"steps": 1})),
-    Case("tensors at the end that nobody counted", "evidence_inconsistent", lambda: differing(**NO_GENERATOR)),
+    Case("tensors at the end that were not counted", "evidence_inconsistent", lambda: differing(**NO_GENERATOR)),
     Case("one arm alone", "evidence_missing", lambda: verdict_of(DIFFER, paired(arm("ungraphed")))),
 ]
 
@@ -94,10 +94,10 @@ FALLBACK_CASES = [
     Case("replays of no capture", "vacuous_captured", lambda: fallen_back(capture={"replays": 3})),
     Case("no reason", "fallback_unsaid", lambda: fallen_back(capture={"failure": None})),
     Case("a blank reason", "fallback_unsaid", lambda: fallen_back(capture={"failure": " "})),
-    Case("steps that nobody told of", "fallback_unsaid", lambda: fallen_back(capture={"uncaptured_steps": 9})),
+    Case("steps that were not reported", "fallback_unsaid", lambda: fallen_back(capture={"uncaptured_steps": 9})),
     Case("tried again", "capture_attempts", lambda: fallen_back(attempts=STEPS)),
     Case("never tried", "capture_attempts", lambda: fallen_back(attempts=0)),
-    Case("a capture that nobody asked for", "captured_unasked", lambda: fallen_back(unasked=1)),
+    Case("a capture that was not requested", "captured_unasked", lambda: fallen_back(unasked=1)),
     Case("attempts not watched", "evidence_missing", lambda: fallen_back(attempts=None)),
     Case("the baseline's attempts not watched", "evidence_missing", lambda: fallen_back(unasked=None)),
     Case(
@@ -105,5 +105,5 @@ FALLBACK_CASES = [
     ),
     Case("a loss of its own", "differs", lambda: fallen_back([*LOSSES[:9], 1.0])),
     Case("fewer steps", "vacuous_steps", lambda: fallen_back(LOSSES[:9], capture={"uncaptured_steps": 9})),
-    Case("tensors at the end that nobody counted", "evidence_inconsistent", lambda: fallen_back(**NO_GENERATOR)),
+    Case("tensors at the end that were not counted", "evidence_inconsistent", lambda: fallen_back(**NO_GENERATOR)),
 ]

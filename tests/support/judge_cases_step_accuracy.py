@@ -204,7 +204,7 @@ ACCURACY_CASES = [
         lambda: accurate(records=last(losses=dict.fromkeys(ARMS, math.nan))),
     ),
     Case(
-        "a frozen tensor in the place of a trained one",
+        "a frozen tensor instead of a trained one",
         "tensors_missing",
         lambda: accurate(records=every(**both(theirs=tensor("frozen")))),
     ),

@@ -138,5 +138,5 @@ STEP_CASES = [
     Case("no norm", "vacuous_nothing_compared", lambda: compared(at_all_steps("norms", tensors=0))),
     Case("another reference", "evidence_missing", lambda: compared(taken=steps(reference="untrained"))),
     Case("no yardstick", "evidence_missing", lambda: compared(one("norms", yardstick=None))),
-    Case("a yardstick that is no number", "evidence_missing", lambda: compared(one("loss", yardstick=math.nan))),
+    Case("a yardstick that is NaN", "evidence_missing", lambda: compared(one("loss", yardstick=math.nan))),
 ]  # fmt: skip

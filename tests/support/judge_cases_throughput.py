@@ -279,7 +279,7 @@ THROUGHPUT_CASES = [
         lambda: timed(claim=ENQUEUE, **torn(enqueue_seconds=1.0)),
     ),
     Case(
-        "enqueued in a time that is no number",
+        "enqueued in a time that is NaN",
         "evidence_inconsistent",
         lambda: timed(claim=ENQUEUE, **torn(enqueue_seconds=math.nan)),
     ),
@@ -329,7 +329,7 @@ THROUGHPUT_CASES = [
         lambda: against_captured(observed_graph_launches={"ungraphed": 0, "graphed": 2}),
     ),
     Case(
-        "faster than an arm whose launches nobody saw",
+        "faster than an arm whose launches were not seen",
         "launches_unobserved",
         lambda: against_captured(observed_graph_launches={}),
     ),
@@ -342,7 +342,7 @@ THROUGHPUT_CASES = [
     Case("no capture record", "evidence_missing", lambda: timed(ours=unrecorded(graphed(LOSSES)))),
     Case("graphs uncounted", "evidence_missing", lambda: timed(ours=graphed(LOSSES, capture=cuda_graph(nodes=[])))),
     Case("traced", "mechanism_missing", lambda: timed(ours=graphed(LOSSES, capture=traced()))),
-    Case("steps beside the timed ones", "held", lambda: timed(ours=graphed(LOSSES, steps_called=18))),
+    Case("steps next to the timed ones", "held", lambda: timed(ours=graphed(LOSSES, steps_called=18))),
     Case("no time", "evidence_inconsistent", lambda: timed(**torn(seconds=0.0))),
     Case("a pace of no time", "evidence_inconsistent", lambda: timed(**torn(pace=0.0))),
     Case("NaN time", "evidence_inconsistent", lambda: timed(**torn(seconds=math.nan))),
@@ -373,7 +373,7 @@ THROUGHPUT_CASES = [
     Case("the baseline's threads worked untimed", "works_outside_blocks", lambda: timed(**helped("ungraphed", 0.021))),
     Case("untimed work of one block unknown", "telemetry_missing", lambda: timed(**torn(untimed_helper_seconds=None))),
     Case(
-        "untimed work that is no number",
+        "untimed work that is NaN",
         "works_outside_blocks",
         lambda: timed(**torn(untimed_helper_seconds=math.nan)),
     ),
@@ -402,7 +402,7 @@ THROUGHPUT_CASES = [
     Case("the candidate's processor unseen", "held", lambda: unwatched(0, 0)),
     Case("no clock of the GPU for arms without a capture", "telemetry_missing", lambda: uncaptured(sm_clock_mhz=None)),
     Case("arms without a capture", "held", uncaptured),
-    Case("a device time of theirs that is no number", "telemetry_missing", lambda: uncaptured(math.nan)),
+    Case("a device time of the baseline that is NaN", "telemetry_missing", lambda: uncaptured(math.nan)),
     Case("no clock of the GPU", "telemetry_missing", lambda: timed(**machine_without_clock())),
     Case("a clock seen at times", "held", lambda: timed(**machine(sm_clock_mhz=None))),
     Case("a block without processor time", "held", lambda: timed(**torn(processor_seconds=0.0))),
@@ -413,7 +413,7 @@ THROUGHPUT_CASES = [
         lambda: timed(timing={"observed_device_seconds": {}}),
     ),
     Case(
-        "a device time of the candidate that is no number",
+        "a device time of the candidate that is NaN",
         "telemetry_missing",
         lambda: timed(timing={"observed_device_seconds": {"graphed": math.nan}}),
     ),
