@@ -46,8 +46,9 @@ def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Seque
 
 
 def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]) -> list[str]:
-    candidate, baseline = part.candidate_path, part.baseline_path
-    roles = {"candidate": [candidate], "baseline": [baseline], "both": [candidate, baseline]}
+    # A nudged control is the baseline with other rounding errors, so a fault of the baseline is a fault of the control.
+    candidate, baselines = part.candidate_path, [part.baseline_path, *NUDGED_CONTROLS]
+    roles = {"candidate": [candidate], "baseline": baselines, "both": [candidate, *baselines]}
     named = part.arms()
     return [named[role] for role in roles[plant] if role in named]
 

@@ -29,6 +29,21 @@ def test_a_fault_is_planted_in_the_arms_of_the_claims_it_breaks(plant: str, arms
     assert (run.fault, run.fault_arms) == ("stale", arms)
 
 
+def test_a_fault_of_the_baseline_is_planted_in_the_nudged_control_too() -> None:
+    """Apart from rounding, a nudged control does what the baseline does; otherwise only the control would differ."""
+    within = {
+        **{name: TRAJECTORY[name] for name in ("id", "kind", "candidate", "baseline", "guards")},
+        "equality": "within",
+        "max_relative_difference": 0.1,
+        "ends": {"control": "nudged", "at_most": 0.1},
+    }
+    arms = {**ARMS, "nudged": {}}
+    for plant, expected in (("baseline", ["nudged", "plain"]), ("both", ["graphed", "nudged", "plain"])):
+        description = with_fault(plant, breaks=("T",))
+        [run] = planned(within, describe=lambda _system, found=description: found, fault="stale", arms=arms).runs
+        assert sorted(run.fault_arms) == expected
+
+
 def test_a_claim_that_lists_a_fault_counts_as_broken_by_the_fault() -> None:
     listing = {**SYNCS, "falsified_by": ["stale"]}
     description = with_fault("baseline")

@@ -124,6 +124,18 @@ def test_the_fault_of_doubled_statistics_makes_an_optimized_arm_update_them_twic
     assert float(buffers["planted.running_mean"]) != 0
 
 
+@pytest.mark.parametrize("steps", [20, 200])
+def test_doubled_statistics_differ_by_more_than_a_tenth_after_short_and_long_trainings(steps: int) -> None:
+    means = []
+    for settings in ({}, {"optimized": True}):
+        run = opened(settings, "statistics_updated_twice")
+        for index in range(steps):
+            run.step(index)
+        means.append(float(run.state()["buffers"]["planted.running_mean"]))
+    once, twice = means
+    assert twice / once > 1.1
+
+
 def test_the_faults_of_gradients_enlarge_gradients_by_a_millionth_or_twofold() -> None:
     plain, other, twice = opened({}), opened({}, "other_gradients"), opened({}, "doubled_gradients")
     for run in (plain, other, twice):
