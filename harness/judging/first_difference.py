@@ -79,6 +79,8 @@ class FirstDifference(Record):
     tensor: str | None = None  # name of the tensor that is read or written
     between: list[str] = Field(default_factory=list)  # lines of code that changed state differently between two steps
     numbers: list[str] = Field(default_factory=list)  # the operator's numbers that differ: candidate's, baseline's
+    typed: Place | None = None  # the first operator that made the differing value and works in another data type
+    types: list[str] = Field(default_factory=list)  # the operator's data types that differ: candidate's, baseline's
     places: dict[str, Place] = Field(default_factory=dict)  # name of an arm -> its place
     elements: int | None = None  # number of elements in which the operator's result differs
     of: int | None = None  # number of all elements of the result
@@ -153,9 +155,7 @@ def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDiffe
     )
     if first in differing:
         found = found.model_copy(update={"between": _written_between(ours, theirs, differing[first])})
-    if change is None:
-        return found
-    how, (mine, other), tensor, numbers, reads = change
+    how, (mine, other), tensor, numbers, reads = change or (None, (None, None), None, [], (None, None))
     matched = [{pair[side] for pair in pairs} for side in (0, 1)]
     places = {
         arm: _place(operators, number, read, matched[side])
@@ -165,6 +165,10 @@ def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDiffe
         if number is not None
     }
     changes: dict[str, object] = {"how": how, "tensor": tensor, "numbers": numbers, "places": places}
+    if first and how in ("reads", "writes", None):
+        alone = [_makers(*each) for each in zip((ours, theirs), reads, matched, strict=True)]
+        made = [[each[number] for number in own] for each, own in zip((ours, theirs), alone, strict=True)]
+        changes |= _of_another_type(made, reads[0])
     if how == "result" and mine is not None and other is not None:
         changes |= _apart(ours[mine], theirs[other])
     return found.model_copy(update=changes)
@@ -508,7 +512,8 @@ def _path(
 
 def _place(operators: Sequence[ObservedOperator], number: int, read: ReadTensor | None, matched: set[int]) -> Place:
     operator = operators[number]
-    lines = [line for each in _makers(operators, read, matched) if (line := operators[each].line)]
+    makers = _makers(operators, read, matched) if read is not None else []
+    lines = [line for each in makers if (line := operators[each].line)]
     made_at, half = [*dict.fromkeys(lines)], _NAMED // 2
     return Place(
         operator=operator.name,
@@ -521,15 +526,49 @@ def _place(operators: Sequence[ObservedOperator], number: int, read: ReadTensor 
 
 def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matched: set[int]) -> list[int]:
     """Return, in order, the operators without a partner that computed the tensor `read`, directly or through other
-    operators."""
+    operators. If the tensor is not known, return all operators without a partner."""
+    if read is None:
+        return [number for number in range(len(operators)) if number not in matched]
     found: set[int] = set()
-    waiting = [read.source] if read is not None else []
+    waiting = [read.source]
     while waiting:
         number = waiting.pop()
         if number is not None and number not in found and number not in matched:
             found.add(number)
             waiting += [each.source for each in operators[number].reads]
     return sorted(found)
+
+
+def _of_another_type(made: Sequence[Sequence[ObservedOperator]], read: ReadTensor | None) -> dict[str, object]:
+    """Return the place of the first operator that works in another data type than the other arm, and both types. Types
+    of integers are left out, because integers are not rounded.
+
+    made: for each arm, the operators that computed the differing values of the input `read`; None: the input is not
+    known. An operator's types are compared with those of the same operator of the other arm. If there is none (a
+    cast), its type must differ from each type in which the other arm computed the input.
+    """
+    for side in (0, 1):
+        same = {_role(each): _types(each) for each in reversed(made[1 - side])}
+        known = {kind for each in made[1 - side] for kind in _types(each)}
+        for number, operator in enumerate(made[side]):
+            types, its = _types(operator), same.get(_role(operator))
+            if its is None:
+                types = [kind for kind in types if kind not in known]
+                its = [read.form.partition(" ")[0]] * len(types) if read else []
+            apart = [both for both in zip(types, its, strict=False) if both[0] != both[1] and "float" in both[0]]
+            if apart and operator.line and (operator.makes or any(operator.leaves)):
+                both = list(apart[0] if side == 0 else apart[0][::-1])
+                return {"typed": _place(made[side], number, None, set()), "types": both}
+    return {}
+
+
+def _types(operator: ObservedOperator) -> list[str]:
+    return [read.form.partition(" ")[0] for read in operator.reads]
+
+
+def _role(operator: ObservedOperator) -> tuple[object, ...]:
+    shapes = [read.form.partition(" ")[2] for read in operator.reads]
+    return operator.name, operator.phase, operator.module, *shapes
 
 
 def _apart(mine: ObservedOperator, other: ObservedOperator) -> dict[str, object]:

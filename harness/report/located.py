@@ -43,7 +43,7 @@ def first_difference(
         differing = figures.get("first_differing_step")
         before = differing.value if differing is not None else None
         earlier = before if isinstance(before, int) and before < step else None
-        yield f"{_seen(step, ours, theirs, earlier)}: {_look_at(step, near=earlier is not None)}"
+        yield f"{_seen(step, ours, theirs, earlier)}: {_look_at(step if earlier is None else earlier)}"
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
@@ -70,18 +70,14 @@ def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
     return f"{first}; they already differ from step {earlier} on, within the tolerance"
 
 
-def _look_at(step: int, *, near: bool) -> str:
-    """Return where to look for the cause of a difference at `step`.
-
-    near: True if the losses before `step` were unequal but within the tolerance.
-    """
-    agreed = "differed within the tolerance" if near else "agreed"
+def _look_at(step: int) -> str:
+    """Return where to look for the cause of a difference if the losses of all steps before `step` are equal."""
     if step == 0:
         return "no update came before this step, so look at the forward pass, and at what the loss is divided by"
     if step == 1:
-        return f"the first forward pass {agreed}, so look at the gradients of step 0, and at the first update"
+        return "the first forward pass agreed, so look at the gradients of step 0, and at the first update"
     return (
-        f"{counted(step, 'step')} {agreed}, so look for a cause that has no effect yet in the first update: a "
+        f"{counted(step, 'step')} agreed, so look for a cause that has no effect yet in the first update: a "
         "schedule, a step counter, a running average, or slightly wrong gradients"
     )
 
@@ -140,16 +136,21 @@ def _differing(found: FirstDifference) -> str:
         if found.between:
             told += f", written between the steps at {line(', '.join(found.between), 200)}"
         return told if mine is None else f"{told}; the first operator to show it is {_called(mine)}"
+    if found.typed is not None:
+        types = " against ".join(line(each, 40) for each in found.types)
+        begins += f": first operator with another data type: {_called(found.typed)}, {types} in {where}"
     if found.how == "writes":
         tensor = line(found.tensor or "", 120)
         ours = f"is last written by {_called(mine)}" if mine else "is not written"
-        theirs = f"by {_called(other)}" if other else "not at all"
-        return f"the {begins}: `{tensor}` {ours}, in {where} {theirs}"
-    if found.how is None or mine is None or other is None:
-        return f"the {begins} ({line(', '.join(row.names), 200)}), and no operator that was seen explains it"
-    if found.how == "result":
-        return f"the {begins}: another result{_elements(found)} from equal inputs of {_called(mine)}"
-    return f"the {begins}: {_called(mine)} {_given(found, mine, other, where)}"
+        told = f"`{tensor}` {ours}, in {where} {f'by {_called(other)}' if other else 'not at all'}"
+    elif found.how is None or mine is None or other is None:
+        names = line(", ".join(row.names), 200)
+        return f"the {begins}" if found.typed else f"the {begins} ({names}), and no operator that was seen explains it"
+    elif found.how == "result":
+        told = f"another result{_elements(found)} from equal inputs of {_called(mine)}"
+    else:
+        told = f"{_called(mine)} {_given(found, mine, other, where)}"
+    return f"the {begins}{'; ' if found.typed else ': '}{told}"
 
 
 def _given(found: FirstDifference, mine: Place, other: Place, where: str) -> str:

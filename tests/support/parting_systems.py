@@ -10,7 +10,10 @@ from torch import nn
 
 from harness.system.step_function import StepFunctionSystem
 
-FAULTS = ("none", "scaled", "momentum", "tripled", "unclipped", "late", "drawn", "batch", "skipped", "unrepeated")
+FAULTS = (
+    *("none", "scaled", "momentum", "tripled", "unclipped", "late", "drawn", "batch", "skipped", "unrepeated"),
+    *("autocast", "rounded"),
+)
 
 
 class Block(nn.Module):
@@ -19,7 +22,7 @@ class Block(nn.Module):
         self.up, self.scale = nn.Linear(8, 8), 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.scale * torch.tanh(self.up(x))  # scaled
+        return x + self.scale * torch.tanh(self.up(x))  # scaled autocast
 
 
 def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
@@ -47,7 +50,12 @@ class Parting(StepFunctionSystem):
             kept = torch.empty(4, 8).bernoulli_(0.9, generator=drawing)  # drawn
             if fault == "unrepeated" and not torch.are_deterministic_algorithms_enabled():
                 kept[0, 0] = os.getrandom(1)[0]
-            loss = (model(batch["x"] * kept) - batch["y"]).square().mean()
+            read = batch["x"] * kept
+            if fault == "rounded":
+                read = read.bfloat16().float()  # rounded
+            with torch.autocast("cpu", torch.bfloat16, enabled=fault == "autocast"):
+                made = model(read)
+            loss = (made - batch["y"]).square().mean()
             (3 * loss if fault == "tripled" else loss).backward()  # tripled
             if fault != "unclipped":
                 nn.utils.clip_grad_norm_(model.parameters(), 0.05)  # unclipped

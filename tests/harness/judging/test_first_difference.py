@@ -93,6 +93,7 @@ def executions(**candidate: str) -> Executing:
 def test_a_planted_fault_is_located_at_its_line(fault: str, step: int, part: str, how: str) -> None:
     answer = found(fault=fault)
     assert (answer.found, answer.step, answer.part, answer.how) == ("found", step, part, how)
+    assert (answer.typed, "data type" in located(answer)) == (None, False)
     named = {line for place in answer.places.values() for line in (place.line, *place.made_at)}
     assert line_of(fault) in {name.rpartition("/")[2] for name in named}
 
@@ -108,6 +109,18 @@ def test_a_different_batch_is_located_as_the_first_difference() -> None:
     answer = found(fault="batch")
     assert (answer.step, answer.part) == (2, "batch")
     assert located(answer).startswith("arm `other`, step 2: the batch differs (x, y); the first operator to show it is")
+
+
+@pytest.mark.parametrize(
+    ("fault", "operator"), [("autocast", "`aten.addmm` in `0.up`"), ("rounded", "`aten._to_copy`")]
+)
+def test_the_first_operator_that_works_in_another_data_type_is_named(fault: str, operator: str) -> None:
+    """Autocast casts before an operator of both arms; a cast to and fro has no partner in the other arm."""
+    answer = found(fault=fault)
+    assert answer.typed is not None
+    assert answer.typed.line.rpartition("/")[2] == line_of(fault)
+    named = f"{operator} at {answer.typed.line}, bfloat16 against float32 in arm `plain`; "
+    assert f"the forward pass differs: first operator with another data type: {named}" in located(answer)
 
 
 def test_unequal_results_are_counted() -> None:
@@ -428,6 +441,58 @@ def test_the_lines_that_made_an_input_are_those_of_all_operators_without_a_partn
     ours = [pad, one, two, both, of_a_step("sum", "a", source=3)]
     answer = difference_between(ours, [pad, of_a_step("sum", "b", source=0)])
     assert [place.made_at for place in answer.places.values()] == [["one.py", "two.py", "both.py"], []]
+
+
+def of_type(name: str, *forms: str, source: int | None = None, made: str = "", **fields: Any) -> ObservedOperator:
+    reads = [ReadTensor(digest=made, form=form, source=source) for form in forms]
+    return of_a_step(name, made, reads=reads, **fields)
+
+
+def test_another_data_type_is_that_of_an_operator_that_made_the_differing_value() -> None:
+    half, full = "bfloat16 [2]", "float32 [2]"
+    ours = [of_type("log", half, made="l"), of_type("mm", half, made="h"), of_type("cast", half, source=1, made="c")]
+    theirs = [of_type("log", full, made="k"), of_type("mm", full, made="f")]
+    read = [of_type("add", full, source=source, made=made) for source, made in ((2, "a"), (1, "b"))]
+    for arms, types in (
+        (([*ours, read[0]], [*theirs, read[1]]), ["bfloat16", "float32"]),
+        (([*theirs, read[1]], [*ours, read[0]]), ["float32", "bfloat16"]),
+    ):
+        answer = difference_between(*arms)
+        assert answer.typed is not None
+        assert (answer.typed.operator, answer.types) == ("mm", types)
+    answer = difference_between(ours, theirs)  # no pair differs: the value may come from each operator
+    assert answer.typed is not None
+    assert (answer.how, answer.typed.operator) == (None, "log")
+    assert located(answer).endswith(
+        "the loss differs: first operator with another data type: `log` at log.py, bfloat16 against float32 in arm `b`"
+    )
+
+
+@pytest.mark.parametrize("of_baseline", [False, True])
+def test_a_cast_that_one_arm_alone_makes_works_in_another_data_type(of_baseline: bool) -> None:
+    cast = [of_type("to", "float32 [2]", made="h"), of_type("to", "bfloat16 [2]", source=0, made="c")]
+    arms = [[*cast, of_type("add", "float32 [2]", source=1, made="a")], [of_type("add", "float32 [2]", made="b")]]
+    answer = difference_between(*(arms[::-1] if of_baseline else arms))
+    assert answer.typed is not None
+    assert answer.typed.operator == "to"
+    assert answer.types == (["float32", "bfloat16"] if of_baseline else ["bfloat16", "float32"])
+
+
+@pytest.mark.parametrize("form", ["bool [2]", "int64 [2]", "float32 [2]"])
+def test_an_operator_of_one_arm_with_a_mask_or_an_index_works_in_no_other_data_type(form: str) -> None:
+    ours = [of_type("mul", "float32 [2]", form, made="m"), of_type("add", "float32 [2]", source=0, made="a")]
+    answer = difference_between(ours, [of_type("add", "float32 [2]", made="b")])
+    assert (answer.how, answer.typed) == ("reads", None)
+
+
+def test_a_view_in_another_data_type_computes_nothing() -> None:
+    arms = [
+        [of_type("view", form, made=made).model_copy(update={"makes": []}), of_type("mm", form, source=0, made=made)]
+        for made, form in (("a", "bfloat16 [2]"), ("b", "float32 [2]"))
+    ]
+    answer = difference_between(*arms)
+    assert answer.typed is not None
+    assert answer.typed.operator == "mm"
 
 
 def test_only_operators_that_read_equal_inputs_from_before_the_step_are_paired_in_another_order() -> None:

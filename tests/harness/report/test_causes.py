@@ -447,8 +447,17 @@ def test_a_reason_text_with_an_unknown_field_is_refused(tmp_path: Path, monkeypa
         wording.reasons.__wrapped__()
 
 
-def test_a_loss_beyond_the_tolerance_is_not_reported_as_the_first_difference() -> None:
-    losses = LOSSES + 1e-6
+@pytest.mark.parametrize(
+    ("near", "look"),
+    [
+        (0, "no update came before this step, so look at the forward pass"),
+        (1, "the first forward pass agreed, so look at the gradients of step 0"),
+        (3, "3 steps agreed, so look for a cause that has no effect yet in the first update"),
+    ],
+)
+def test_a_loss_beyond_the_tolerance_is_not_reported_as_the_first_difference(near: int, look: str) -> None:
+    losses = LOSSES.copy()
+    losses[near:] += 1e-6
     losses[5:] *= 2.0
     contract = contract_of({**TRAJECTORY, "equality": "within"})
     run = paired(graphed(losses), *twice("ungraphed"), untrained())
@@ -456,8 +465,8 @@ def test_a_loss_beyond_the_tolerance_is_not_reported_as_the_first_difference() -
     [told, *_] = labelled(advice_of(seen, contract.claims[0], [run], ASKED), "where it begins")
     assert seen.reason == "exceeds_tolerance"
     assert told.startswith("the losses first differ by more than the tolerance at step 5: ")
-    assert "they already differ from step 0 on" in told
-    assert "agreed" not in told
+    assert f"they already differ from step {near} on, within the tolerance: {look}" in told
+    assert ("no effect yet" in told) == (near > 1)
 
 
 def test_every_flag_of_verify_and_drill_is_known_to_take_no_value() -> None:
