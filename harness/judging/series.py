@@ -4,7 +4,7 @@ their series differ."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -44,9 +44,7 @@ class Bounds:
     def __str__(self) -> str:
         words = [] if self.absolute is None else [number(self.absolute)]
         words += [] if self.relative is None else [f"{number(self.relative)} times the baseline's value"]
-        rounding = (
-            f", and more than the {number(self.floor)} that rounding of the summed terms causes" if self.floor else ""
-        )
+        rounding = f", and rounding of the summed terms causes at most {number(self.floor)}" if self.floor else ""
         return " or ".join(words) + rounding
 
 
@@ -72,6 +70,19 @@ class Difference:
     as_rounding: int = 0
     rounding: float = 0.0  # the largest difference that rounding may cause in the steps of `as_rounding`
     largest_unexcused: float = 0.0  # largest relative difference that does not count as rounding
+    unexcused_step: int | None = None  # the step of `largest_unexcused`
+
+    def excess(self, bounds: Bounds) -> tuple[bool, float, str]:
+        """Return for a difference beyond the bounds: if it exceeds the absolute bound, its size, and its size in words.
+
+        The size is in the unit of the exceeded bound. If both bounds are exceeded, this is the absolute bound.
+        """
+        if bounds.absolute is not None and not self.largest <= bounds.absolute:
+            words = f"{number(self.largest)} (at step {self.largest_step}), which is more than {bounds}"
+            return True, self.largest, words
+        size, relative = self.largest_unexcused, replace(bounds, absolute=None)
+        words = f"{number(size)} times the baseline's value (at step {self.unexcused_step})"
+        return False, size, f"{words}, which is more than {relative}"
 
 
 def losses(execution: ArmEvidence) -> Losses:
@@ -150,7 +161,8 @@ def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bo
     by_control = excused & (distances > bounds.floor)
     beyond["max_relative_difference"] &= ~excused
     exceeding = first_true(np.logical_or.reduce(list(beyond.values())))
-    first, worst = first_true(bits), int(np.argmax(distances))
+    unexcused = np.where(excused, 0.0, ratios)
+    first, worst, odd = first_true(bits), int(np.argmax(distances)), int(np.argmax(unexcused))
     return Difference(
         steps=len(ours),
         differing=int(bits.sum()),
@@ -162,7 +174,8 @@ def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bo
         exceeded_bound=None if exceeding is None else next(name for name, mask in beyond.items() if mask[exceeding]),
         as_rounding=int(by_control.sum()),
         rounding=float(np.max(rounding, where=by_control, initial=0.0)),
-        largest_unexcused=float(np.max(np.where(excused, 0.0, ratios))),
+        largest_unexcused=float(unexcused[odd]),
+        unexcused_step=odd + offset,
     )
 
 
@@ -321,8 +334,8 @@ def require_equal(
     ):
         settle(
             reasons.EXCEEDS_TOLERANCE,
-            f"the {called(metric)} of {names} differ by up to {number(found.largest)} (at step {found.largest_step}), "
-            f"which is more than {bounds}, first at step {found.first_exceeding}{noise}",
+            f"the {called(metric)} of {names} differ by up to {found.excess(bounds)[2]}, first at step "
+            f"{found.first_exceeding}{noise}",
         )
 
 

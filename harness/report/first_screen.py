@@ -28,7 +28,7 @@ from harness.report.what_now import Step, what_now
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-LABEL = 11  # height of a label in the small plot, in CSS pixels
+LABEL, LETTER = 11, 7  # height of a label in the small plot, and the largest width of its letters, in CSS pixels
 SHOWN = 3  # number of trainers or workloads that are named; the others are only counted
 WIDTH, HEIGHT = 400, 150  # width and height of the small plot, in CSS pixels
 POINTS = 160
@@ -349,24 +349,35 @@ def _image_of_ratios(ratios: Ratios) -> Markup | None:
     from markupsafe import Markup
 
     values = list(ratios.by_process.values())
-    box = around([np.array([*values, ratios.demanded])], Box(52, 24, WIDTH - 64, HEIGHT - 52))
-    dots = sparkline.dots(ratios.by_process, ratios.demanded, box)
+    box = around([np.array([*values, ratios.demanded])], Box(0, 24, 0, HEIGHT - 52))
+    places = {value: float(box.y(value)) + 4 for value in (ratios.demanded, box.low, box.high)}
+    left, labels = _labels([(places[value], value) for value in apart(places)])
+    dots = sparkline.dots(ratios.by_process, ratios.demanded, replace(box, left=left, width=WIDTH - 12 - left))
     if dots is None:
         return None
-    places = {value: float(box.y(value)) + 4 for value in (ratios.demanded, box.low, box.high)}
-    body = "".join(f'<text x="46" y="{places[value]:g}">{value:.3g}</text>' for value in apart(places))
-    titles = _titles({"times as fast": 10}, "process", min(ratios.by_process), max(ratios.by_process))
-    return Markup(f"{dots}{body}{titles}")  # noqa: S704 - numbers, and titles that were escaped
+    titles = _titles(left, {"times as fast": 10}, "process", min(ratios.by_process), max(ratios.by_process))
+    return Markup(f"{dots}{labels}{titles}")  # noqa: S704 - numbers, and titles that were escaped
 
 
-def _titles(upright: Mapping[str, int], below: str, first: int, last: int) -> str:
+def _labels(values: Sequence[tuple[float, float]]) -> tuple[int, str]:
+    """Return the left edge of the axes, which leaves room for the longest label, and the markup of the labels.
+
+    values: (vertical position, number) of each label.
+    """
+    texts = [(y, number(float(f"{value:.3g}"))) for y, value in values]
+    left = 8 + LETTER * max(len(text) for _, text in texts)
+    return left, "".join(f'<text x="{left - 6}" y="{y:g}">{text}</text>' for y, text in texts)
+
+
+def _titles(left: int, upright: Mapping[str, int], below: str, first: int, last: int) -> str:
     """Return the markup of the titles of axes. upright: the title of each vertical axis, with its height. below: the
-    title of the horizontal axis, which is drawn between its ends `first` and `last`."""
+    title of the horizontal axis, which is drawn between its ends `first` and `last`. left: the left edge of the axes.
+    """
     from markupsafe import escape
 
-    titles = "".join(f'<text x="52" y="{y}" class="start">{escape(title)}</text>' for title, y in upright.items())
-    ends = f'<text x="52" y="147" class="start">{first}</text><text x="{WIDTH - 4}" y="147">{last}</text>'
-    return f'{titles}{ends}<text x="226" y="147" class="middle">{below}</text>'
+    titles = "".join(f'<text x="{left}" y="{y}" class="start">{escape(title)}</text>' for title, y in upright.items())
+    ends = f'<text x="{left}" y="147" class="start">{first}</text><text x="{WIDTH - 4}" y="147">{last}</text>'
+    return f'{titles}{ends}<text x="{(left + WIDTH) // 2}" y="147" class="middle">{below}</text>'
 
 
 def apart(places: Mapping[float, float]) -> list[float]:
@@ -393,15 +404,17 @@ def _image(pair: Compared) -> Markup | None:
     if not (finite(ours) and finite(theirs)):
         return None
     last = float(len(ours) - 1)
-    box = around([ours, theirs], Box(52, 18, WIDTH - 56, 66))
+    box = around([ours, theirs], Box(0, 18, 0, 66))
     shown = apart if finite(apart) else np.zeros(2)
     largest = float(np.nanmax(shown[np.isfinite(shown)]))
-    below = Box(52, 106, WIDTH - 56, 22, 0.0, largest or 1.0)
     ticks = [(22, box.high), (86, box.low), *([(110, largest)] if largest else []), (131, 0.0)]
+    left, labels = _labels(ticks)
+    box = replace(box, left=left, width=WIDTH - 4 - left)
+    below = replace(box, top=106, height=22, low=0.0, high=largest or 1.0)
     body = [
-        *(f'<text x="46" y="{y}">{number(float(f"{value:.3g}"))}</text>' for y, value in ticks),
-        _titles({label(pair.metric, 30): 10, "difference": 101}, "step", 0, int(last)),
-        f'<path class="axis" d="M52 {box.top + box.height + 4:g}H{WIDTH - 4}M52 131H{WIDTH - 4}"/>',
+        labels,
+        _titles(left, {label(pair.metric, 30): 10, "difference": 101}, "step", 0, int(last)),
+        f'<path class="axis" d="M{left} {box.top + box.height + 4:g}H{WIDTH - 4}M{left} 131H{WIDTH - 4}"/>',
         box.path("baseline", theirs, last, POINTS),
         box.path("candidate", ours, last, POINTS),
         below.path("apart", shown, float(len(shown) - 1), POINTS),

@@ -224,6 +224,16 @@ GRADIENT_CASES = [
         lambda: matched(A, unlike(5e-4), claim=GRADIENTS_WITHIN | {"max_relative_difference": 1e-4}),
     ),
     Case(
+        "first beyond the relative bound, and then beyond the other",
+        "exceeds_tolerance",
+        lambda: matched(
+            A,
+            unlike(5e-4),
+            reduction("c", digest="other", max_abs_difference=2e-3),
+            claim=GRADIENTS_WITHIN | {"max_relative_difference": 1e-4},
+        ),
+    ),
+    Case(
         "against zeros",
         "exceeds_tolerance",
         lambda: matched(

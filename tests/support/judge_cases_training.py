@@ -425,6 +425,21 @@ TRAJECTORY_CASES = [
     Case("within the part and beyond the number", "exceeds_tolerance", lambda: relative(LOSSES * 1.009, **TIGHT)),
     Case("within the number and beyond the part", "exceeds_tolerance", lambda: relative(LOSSES * 1.02, **WIDE)),
     Case(
+        "furthest apart in one step, and relatively in another",
+        "exceeds_tolerance",
+        lambda: relative(LOSSES + np.array([0, 0, 0.2, 0, 0, 0, 0, 0, 0, 0.19])),
+    ),
+    Case(
+        "a repetition beyond a part",
+        "noise_above_tolerance",
+        lambda: of_norms(again=NORMS * 1.25, **WITHIN, max_abs_difference=None, max_relative_difference=0.1),
+    ),
+    Case(
+        "beyond the part, in noise",
+        "exceeds_tolerance",
+        lambda: of_norms(NORMS * 1.25, NORMS * 1.0625, **WITHIN, max_abs_difference=None, max_relative_difference=0.1),
+    ),
+    Case(
         "a part of 0 is nothing",
         "exceeds_tolerance",
         lambda: of_norms(other(9, 5e-324), **WITHIN, max_abs_difference=None, max_relative_difference=0.5),

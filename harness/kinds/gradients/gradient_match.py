@@ -252,11 +252,11 @@ def _require_agreement(
     sizes = _sizes(part, compared)
     if not compared or _meets_equality(part, compared, sizes, sheet):
         return
+    absolute, relative = (math.inf if each is None else each for each in _bounds(part))
     if part.equality == "bitwise":
         found = [entry for entry in compared if entry.differs]
         reason, demand = reasons.DIFFERS, ""
     else:
-        absolute, relative = (math.inf if each is None else each for each in _bounds(part))
         found = [
             entry
             for entry in compared
@@ -269,6 +269,8 @@ def _require_agreement(
     sheet.figure("first_differing_tensor", first.tensor)
     tensors = sorted({entry.tensor for entry in found})
     how = f"differ{'s' if len(tensors) == 1 else ''} in bits" if not demand else was(len(tensors)) + " beyond the bound"
+    relatively = demand and first.absolute <= absolute
+    by = f"{number(first.relative)} (relative)" if relatively else number(first.absolute)
     unclipped = ""
     if first.made and first.step in norms:
         ours, theirs = norms[first.step]
@@ -279,7 +281,7 @@ def _require_agreement(
     settle(
         reason,
         f"{demand}{counted(len(tensors), 'gradient')} of {len({entry.tensor for entry in compared})} {how}, first "
-        f"{first.tensor} at step {first.step} by {number(first.absolute)}{unclipped}: {some(tensors)}",
+        f"{first.tensor} at step {first.step} by {by}{unclipped}: {some(tensors)}",
     )
 
 

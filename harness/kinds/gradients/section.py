@@ -103,9 +103,9 @@ def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
         part.text.append(
             f"{equal} of {counted(len(compared), 'compared tensor')} {are} equal in every bit, at steps {steps}."
         )
-        points = _points([(one.tensor, one.absolute) for one in compared])
+        points, along = _points([(one.tensor, one.absolute) for one in compared])
         if equal < len(compared):  # if all tensors are equal, a plot would be empty
-            part.judged.append(JudgedPlot(plots.gradients(points, seen.bounds), frozenset(seen.units)))
+            part.judged.append(JudgedPlot(plots.gradients(points, seen.bounds, along), frozenset(seen.units)))
         part.tables.append(_tensors(compared))
     norms = _norms(records, seen.norm_at_most)
     part.tables.extend([norms] if norms else [])
@@ -124,15 +124,20 @@ def _tensors(compared: list[Compared]) -> Table:
     return table("Tensors, largest difference first", columns, rows, folded=True, shown=SHOWN)
 
 
-def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
-    """Return for each layer and each kind of tensor the largest difference at any step, as (layer, kind of tensor,
-    difference). Layer -1 stands for tensors outside of all layers."""
-    worst: dict[tuple[int, str], float] = {}
+def _points(values: list[tuple[str, float]]) -> tuple[list[tuple[int | str, str, float]], str]:
+    """Return the largest differences at any step, as (layer, kind of tensor, difference), and the title of their axis.
+    If no tensor belongs to a layer, return the tensors that differ most, each in the place of a layer."""
+    worst: dict[tuple[int | str, str], float] = {}
+    layers = any(_LAYER.search(name) for name, _ in values)
     for name, value in values:
         match = _LAYER.search(name)
-        key = (int(match[1]), match[2]) if match else (-1, "outside the layers")
+        others = ("none", "outside the layers") if layers else (name, "a tensor")
+        key = (int(match[1]), match[2]) if match else others
         worst[key] = max(worst.get(key, 0.0), value if math.isfinite(value) else math.inf)
-    return [(layer, kind, value) for (layer, kind), value in worst.items()]
+    points = [(place, kind, value) for (place, kind), value in worst.items()]
+    most = points if layers else sorted(points, key=lambda point: -point[2])[:SHOWN]
+    left_out = f"; the {SHOWN} of {len(points)} that differ most" if most[SHOWN - 1 :] and not layers else ""
+    return most, "layer" if layers else f"tensor{left_out}"
 
 
 def _micro_batches(execution: ArmEvidence) -> str:

@@ -92,11 +92,8 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         run=run,
     )
     comparison.begin(group)
-    if any(each.first_exceeding is not None for each in repeats):
-        settle(
-            reasons.NOISE_ABOVE_TOLERANCE,
-            f"{theirs} differs from its own repetition by {number(noise)}, which is more than the tolerance {bounds}",
-        )
+    if exceeding := [each.excess(bounds) for each in repeats if each.first_exceeding is not None]:
+        settle(reasons.NOISE_ABOVE_TOLERANCE, f"{theirs} differs from its own repetition by {max(exceeding)[2]}")
     in_noise = _in_noise(noise, found.largest)
     require_equal(found, part.equality, bounds, f"{ours} and {theirs}", sheet, in_noise, part.metric)
     comparison.end(group)
@@ -222,7 +219,8 @@ def _note_noise(sheet: Sheet, noise: float, largest: float, metric: str) -> None
 def _in_noise(noise: float, largest: float) -> str:
     if noise == 0:
         return "; the baseline repeats itself exactly"
-    return f"; this is {number(multiple_of(largest, noise))} times the noise floor of {number(noise)}"
+    times = number(multiple_of(largest, noise))
+    return f"; the largest absolute difference is {times} times the noise floor of {number(noise)}"
 
 
 def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metric: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -68,6 +69,7 @@ def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
 
 
 MARKS = ("o", "s", "^", "D", "v", "P")
+TURNED: Mapping[str, Any] = {"rotation": 90, "rotation_mode": "anchor", "ha": "right", "va": "center"}  # of tick labels
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,11 @@ def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
     """Plot the loss or another metric by step. Each arm has a line in the style of its role."""
 
     def paint(axes: list[Axes]) -> None:
+        seen: Counter[Role] = Counter()
         for curve in sorted(curves, key=lambda curve: list(Role).index(curve.role)):
             steps, values = decimate(curve.values)
-            axes[0].plot(steps, values, label=curve.label, **line_of(curve.role))
+            axes[0].plot(steps, values, label=curve.label, **line_of(curve.role, seen[curve.role]))
+            seen[curve.role] += 1
             missing = np.flatnonzero(~np.isfinite(curve.values))
             if len(missing):
                 name = label(f"not finite from step {missing[0]}: {curve.name}", 50)
@@ -141,38 +145,54 @@ def difference(
 
 
 @drawn_once
-def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float]) -> Plot:
+def gradients(points: Sequence[tuple[int | str, str, float]], bounds: Sequence[float], along: str) -> Plot:
     """Plot the largest gradient differences. points: (layer, kind of tensor, largest difference at the judged steps).
 
-    If there are more kinds of tensor than styles, the kinds that differ least share the last style.
+    A name in the place of a layer's number gets a place left of the first layer. along: the title of the horizontal
+    axis. If there are more kinds of tensor than styles, the kinds that differ least share the last style.
     """
-    points = _of_few_kinds(points)
-    kinds = list(dict.fromkeys(kind for _, kind, _ in points))
-    positive = [value for _, _, value in points if 0 < value < math.inf]
+    names = list(dict.fromkeys(place for place, _, _ in points if isinstance(place, str)))
+    left = min((place for place, _, _ in points if isinstance(place, int)), default=len(names)) - len(names)
+    texts = {left + place: label(name, 32) for place, name in enumerate(names)}
+    placed = _of_few_kinds(
+        [(at if isinstance(at, int) else left + names.index(at), kind, value) for at, kind, value in points]
+    )
+    right = max(place for place, _, _ in placed)
+    kinds = list(dict.fromkeys(kind for _, kind, _ in placed))
+    positive = [value for _, _, value in placed if 0 < value < math.inf]
     bottom = math.floor(math.log10(min([*positive, *bounds], default=1.0))) - 1.0
     beyond = math.ceil(math.log10(max([*positive, *bounds], default=1.0)) + 1e-9) + 1.0
-    wild = any(not math.isfinite(value) for _, _, value in points)
+    wild = any(not math.isfinite(value) for _, _, value in placed)
+    # Turn names that would cover one another if they were horizontal. They need room below the axis, in inches.
+    room = 0.06 * max(map(len, texts.values())) if sum(map(len, texts.values())) > 60 else 0.0
 
     def paint(axes: list[Axes]) -> None:
         axis, top = axes[0], bottom
         for place, kind in enumerate(kinds):
-            mine = [(layer, value) for layer, name, value in points if name == kind]
+            mine = [(layer, value) for layer, name, value in placed if name == kind]
             heights = [_height(value, bottom, beyond) for _, value in mine]
             top = max([top, *heights])
             # Draw the kinds next to each other. Otherwise points at 0 would cover one another.
-            shift = (place - len(kinds) / 2) * 0.1
+            shift = (place - (len(kinds) - 1) / 2) * 0.1
             layers = [layer + shift for layer, _ in mine]
             axis.plot(layers, heights, color=SERIES[place], marker=MARKS[place], ms=3.5, ls="", label=label(kind, 30))
         for bound in bounds:
             axis.axhline(math.log10(bound), color=LIMIT, lw=1.3, ls="--", label=f"bound {bound:g}")
             top = max(top, math.log10(bound))
         _decades(axis, bottom, top, beyond=beyond if wild else None)
-        axis.set(xlabel="layer", ylabel="largest difference")
+        axis.set(xlabel=along, ylabel="largest difference", xlim=(left - 0.5, right + 0.5))
+        near, places = (right - left) / 16, range(left, right + 1)
+        # Leave out the numbers of layers that are too near to a name.
+        numbers = (int(at) for at in axis.get_xticks() if at in places and all(at - name > near for name in texts))
+        ticks = {**texts, **{at: str(at) for at in numbers}}
+        axis.set_xticks(list(ticks), list(ticks.values()), **(TURNED if room else {}))
+        reads_as(axis, "named", zero=bottom)
         legend(axis)
 
-    worst = max((value for _, _, value in points), default=math.nan)
+    worst = max(value for _, _, value in placed)
     said = number(worst) if math.isfinite(worst) else "not finite"
-    return draw(paint, alt=f"Largest gradient difference by layer and tensor; the worst is {said}.", heights=(2.3,))
+    words = f"Largest gradient difference by layer and tensor; the worst is {said}."
+    return draw(paint, alt=words, heights=(2.3 + room,))
 
 
 def _height(value: float, bottom: float, beyond: float) -> float:
@@ -221,7 +241,7 @@ def _whole_numbers(axis: Axes) -> None:
     """Set axis ticks only at whole numbers of steps or layers."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _ticks(axis: Axes) -> None:
@@ -297,16 +317,18 @@ _LINES: Mapping[Role, Mapping[str, Any]] = {
     Role.CANDIDATE: {"lw": 1.4, "zorder": 2.3},
     Role.CONTROL: {"lw": 1.4, "ls": "--", "zorder": 2.1},
     Role.REPLICA: {"lw": 1.4, "ls": ":", "zorder": 2.2},
-    Role.OTHER: {"lw": 1.4, "ls": "-.", "zorder": 2.1},
+    Role.OTHER: {"lw": 1.4, "zorder": 2.1},
 }
 
 
-def line_of(role: Role) -> dict[str, Any]:
-    """Return the style of a line.
+def line_of(role: Role, place: int = 0) -> dict[str, Any]:
+    """Return the style of a line. place: the number of earlier lines of the same role in the plot. Each of these lines
+    has dashes of its own: after the first line, `place` dots follow each dash.
 
     The baseline's broad line is drawn below all other lines. If another arm has equal values, both lines are visible.
     """
-    return {"color": COLOURS[role], **_LINES[role]}
+    dashes = {"ls": (0, (4, 1.5, *(1, 1.5) * place))} if place else {}
+    return {"color": COLOURS[role], **_LINES[role], **dashes}
 
 
 def name_of(arm: str, role: Role) -> str:

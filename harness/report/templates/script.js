@@ -167,6 +167,7 @@ for (const plot of all('svg.plot')) {
     }
     for (const {text, at} of ticks) {
       text.setAttribute('x', zoomed(at));
+      if (text.matches('[transform]')) text.setAttribute('transform', `rotate(-90 ${zoomed(at)} ${text.getAttribute('y')})`);
       text.setAttribute('visibility', at < from - 1 || at > to + 1 ? 'hidden' : 'visible');
     }
     range();

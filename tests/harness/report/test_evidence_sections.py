@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from report_views import CONTRACT, arm, contract, full_view, header, loss_curve, small_view, verdict
 
 from harness.evidence import run_evidence
@@ -315,6 +317,28 @@ def test_every_kind_of_gradient_tensor_is_plotted() -> None:
     body = gradients_of(kinds, bounded("STRICT", 1e-5, 1.0)).judged[0].plot.body
     assert "worst" in body
     assert "4 other kinds" in body
+
+
+MANY = [f"conv{place}.weight" for place in range(14)]
+
+
+@pytest.mark.parametrize(
+    ("names", "ticks", "along"),
+    [
+        (["gru.0.weight", "out.bias"], ["gru.0.weight", "out.bias"], "tensor"),  # regression: a dot at layer -1.05
+        (MANY, MANY[:12], "tensor; the 12 of 14 that differ most"),
+        (["layers.0.w"], ["0"], "layer"),
+        (["layers.2.w", "layers.3.w", "emb"], ["none", "2", "3"], "layer"),
+        (["emb", *(f"h.{layer}.w" for layer in range(32))], ["none", *map(str, range(4, 32, 4))], "layer"),
+    ],
+)
+def test_the_plot_of_gradients_names_layers_or_the_tensors_that_differ_most(
+    names: list[str], ticks: list[str], along: str
+) -> None:
+    differences = {name: 1.0 / (1 + place) for place, name in enumerate(names)}
+    plot = gradients_of(differences, bounded("STRICT", 1e-5, 1.0)).judged[0].plot
+    shown = re.findall(">([^<>]+)</text>", plot.body)
+    assert shown[: shown.index(along)] == ticks
 
 
 def test_a_gradient_that_is_not_finite_is_listed_as_the_worst() -> None:

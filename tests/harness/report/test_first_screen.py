@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import report_views as views
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from report_page import with_losses
 from report_views import drill_view, drilled, full_view, header, ratio_of, small_view, view_of
 
@@ -71,6 +74,23 @@ def test_the_caption_of_the_loss_curves_states_the_distance_of_the_arms() -> Non
     assert outcome(ungraphed=loss, graphed=loss) == "equal in every bit at all 50 steps"
     assert outcome(ungraphed=loss, graphed=late) == "largest 0.25, at step 40; first differing step 40"
     assert outcome(ungraphed=loss, graphed=gone) == "not finite at 5 of 50 steps"
+
+
+@given(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300))
+@example(0.000759, 3.96)  # regression: the label at the left was cut off
+@example(1e-300, -1.23e-200)
+@example(-1.23e14, 1.23e14)
+def test_no_label_of_the_small_plot_is_cut_off(first: float, second: float) -> None:
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    series, same = np.array([first, second]), np.array([second, second])
+    assume(np.isfinite(series - same).all())
+    found = course(with_losses(ungraphed=series, graphed=same))
+    assert found is not None
+    for text in re.finditer(r'<text x="(\d+)" y="[\d.]+">([^<]+)<', found.image):
+        width = TextPath((0, 0), text[2], size=10, prop=FontProperties(family="DejaVu Sans")).get_extents().width
+        assert float(text[1]) >= width, text[0]
 
 
 def unit(claim: str, status: Status = Status.PASS) -> Verdict:

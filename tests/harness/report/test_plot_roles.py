@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from budget import slow_but
 from drawn_plots import DrawnPlot, drawn_plots
@@ -15,7 +16,7 @@ from report_views import full_view, small_view
 
 from harness.report.blocks import Unit
 from harness.report.charts import svg
-from harness.report.charts.plots import BROAD, Role
+from harness.report.charts.plots import BROAD, Curve, Role, trajectories
 from harness.report.charts.svg import BASELINE, CANDIDATE, CONTROL, FLOOR, GRID, INK, LIMIT, MUTED, PAPER, REPLICA, Plot
 from harness.report.text import label
 
@@ -63,6 +64,24 @@ def _marks(node: ET.Element, inherited: dict[str, str], plot: Plot) -> Iterator[
             yield Mark(name, frozenset(colours), width, "clip-path" in known)
         if child.tag != "defs":
             yield from _marks(child, known, plot)
+
+
+def looks(plot: Plot) -> dict[str, set[str]]:
+    """The names of series by the style of their lines."""
+    root = ET.fromstring(f"<svg>{plot.markup('p')}</svg>")  # noqa: S314 - our own output
+    found: dict[str, set[str]] = {}
+    for mark in root.iter():
+        if "data-s" in mark.attrib:
+            found.setdefault(plot.looks[mark.attrib["class"]], set()).add(mark.attrib["data-s"])
+    return found
+
+
+@pytest.mark.parametrize("role", Role)
+def test_each_of_several_arms_of_one_role_has_a_line_of_its_own(role: Role) -> None:
+    """Regression: two controls were both drawn with the same dashes."""
+    curves = [Curve(f"arm {place}", each, np.arange(9.0) + place) for place in range(5) for each in (Role.OTHER, role)]
+    curves = [Curve(f"{curve.name} {place}", curve.role, curve.values) for place, curve in enumerate(curves)]
+    assert sorted(map(len, looks(trajectories(curves)).values())) == [1] * len(curves)
 
 
 def words(plot: Plot) -> set[str]:
