@@ -164,7 +164,7 @@ def gradients(points: Sequence[tuple[int | str, str, float]], bounds: Sequence[f
     beyond = math.ceil(math.log10(max([*positive, *bounds], default=1.0)) + 1e-9) + 1.0
     wild = any(not math.isfinite(value) for _, _, value in placed)
     # Turn names that would cover one another if they were horizontal. They need room below the axis, in inches.
-    room = 0.06 * max(map(len, texts.values())) if sum(map(len, texts.values())) > 60 else 0.0
+    room = 0.07 * max(map(len, texts.values())) if sum(map(len, texts.values())) > 60 else 0.0
 
     def paint(axes: list[Axes]) -> None:
         axis, top = axes[0], bottom
