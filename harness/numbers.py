@@ -43,12 +43,13 @@ def counted(number: int, noun: str) -> str:
 
 # After these nouns a number is an index, as in `rank 1`, and not a count.
 _INDEXED = "block|lane|layer|measurement|output|process|rank|repetition|round|run|seed|step|version"
-_VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies", " do": " does"}
+_VERBS = {" were": " was", " are": " is", " have": " has", " do": " does"}
+_VERBS |= {f" {verb}": f" {verb}s" for verb in ("differ", "exceed", "leave", "lie")}
 # Words that are not plural nouns, although most of them end in `s`.
 _NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"
 _ONE_OF_MANY = re.compile(
-    rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>after|by|for|in|of|over|with)) )?(?<![\d.,=-])\b1 "
-    rf"(?P<kind>(?:[a-z]+ )??)(?P<noun>(?!(?:{_NO_NOUN})\b)[a-z-]*[a-z](?<![isu])s)\b"
+    rf"(?:\b(?:(?P<index>{_INDEXED})|(?<![\d.,=-])(?P<share>[01] of)|(?P<within>after|by|for|in|of|over|with)) )?"
+    rf"(?<![\d.,=-])\b1 (?P<kind>(?:[a-z]+ )??)(?P<noun>(?!(?:{_NO_NOUN})\b)[a-z-]*[a-z](?<![isu])s)\b"
     rf"(?:(?P<of>(?: of (?:[\d,]+|the)(?: [a-z]+)??)?)(?P<verb>{'|'.join(_VERBS)})\b)?"
 )
 _ONE_IS = re.compile(r"(?<![\d.,=-])\b1 are (?=(?:allowed|needed|recorded|required)\b)")
@@ -72,10 +73,10 @@ def agreed(sentence: str) -> str:
 def _as_one(found: re.Match[str]) -> str:
     if found["index"]:  # the number is an index and not a count, as in `at step 1 losses differ`
         return found[0]
-    verb, within = found["verb"] or "", f"{found['within']} " if found["within"] else ""
-    agreeing = verb if within else _VERBS.get(verb, verb)
+    verb, begins = found["verb"] or "", found["share"] or found["within"] or ""
+    agreeing = verb if found["within"] else _VERBS.get(verb, verb)
     noun = found["noun"][: -2 if found["noun"].endswith(("ches", "shes", "sses", "xes")) else -1]
-    return f"{within}1 {found['kind']}{noun}{found['of'] or ''}{agreeing}"
+    return f"{begins} 1 {found['kind']}{noun}{found['of'] or ''}{agreeing}".lstrip()
 
 
 def was(number: int) -> str:

@@ -57,7 +57,7 @@ def count_line(record: DrillRecord) -> str:
 
 def headline_of(record: DrillRecord) -> Headline:
     """Return the headline that the drill's page shows: a word such as HELD, a sentence, and the exit code."""
-    return of_drill(record, [control.status for control in record.controls])
+    return of_drill(record, record.controls)
 
 
 def shown(record: DrillRecord, directory: Path | None) -> list[str]:

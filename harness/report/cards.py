@@ -11,6 +11,7 @@ from harness.contract.schema import AnyClaim, AnyPart, parts_of
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.reasons import reason_of
 from harness.judging.series import Compared
+from harness.judging.sheet import some
 from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.kinds import kind_of
 from harness.numbers import counted
@@ -365,20 +366,25 @@ def by_contract(view: ReportView, rows: Sequence[ClaimRow]) -> list[tuple[str, s
     """Return for each contract its name, how many of its units held, and its rows. The worst contract comes first.
 
     If there are more than `MOST_ROWS` rows, the rows of units that held are left out. Cards show the same figures.
+    Contracts without a row come last, with the reasons why no unit was run. Those with the same reasons form one entry.
     """
     grouped: dict[str, list[ClaimRow]] = {}
     for row in rows:
         grouped.setdefault(row.contract, []).append(row)
-    units = [(line(verdict.contract), view.word(verdict)) for verdict in view.verdicts]
-    shares = {name: [said == "held" for contract, said in units if contract == name] for name in grouped}
+    units: dict[str, list[Verdict]] = {}
+    for verdict in view.verdicts:
+        units.setdefault(line(verdict.contract), []).append(verdict)
+    left: dict[str, list[str]] = {}
+    for name in [each for each in units if grouped and each not in grouped]:
+        left.setdefault(some(list(dict.fromkeys(line(unit.message) for unit in units[name])), 1), []).append(name)
     return [
         (
             name,
-            f"{sum(shares[name])} of {counted(len(shares[name]), 'unit')} held",
+            f"{sum(view.word(unit) == 'held' for unit in units[name])} of {counted(len(units[name]), 'unit')} held",
             [row for row in found if row.word != "held" or len(rows) <= MOST_ROWS],
         )
         for name, found in grouped.items()
-    ]
+    ] + [(", ".join(names), f"not run ({why})", []) for why, names in left.items()]
 
 
 def _row(

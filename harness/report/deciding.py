@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from harness.judging.verdict import Demanded, Interval, Status, Verdict
+from harness.numbers import agreed
 from harness.report.glance import counted_ratios
 from harness.report.text import number, of_count, words
 
@@ -74,7 +75,7 @@ def demand(found: Demanded) -> str:
 def _text(found: Demanded) -> str:
     if found.relation == "none":
         of = f" of {number(found.of)}" if found.of is not None else ""
-        return f"{number(int(found.value))}{of} {found.noun}, none may"
+        return agreed(f"{number(int(found.value))}{of} {found.noun}, none may")
     return f"{_number(found.value, found.noun, percent=found.percent, beside=found.bound)}, {demand(found)}"
 
 

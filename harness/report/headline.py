@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 
 from harness.contract.schema import parts_of
 from harness.errors import ExitCode
+from harness.judging.sheet import some
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted, was
 from harness.report.deciding import demand
 from harness.report.glance import counted_ratios
+from harness.report.text import line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
-from harness.run_directory.verdict_file import DrillRecord
+from harness.run_directory.verdict_file import Control, DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
 HELD_SEPARATELY = "HELD SEPARATELY"  # the headline of a page about runs that do not form one gate
@@ -85,7 +87,7 @@ def _of_all(view: ReportView) -> Headline:
         sentence = f"{shut}{broken}, so nothing here is proven."
         return Headline(ExitCode.ERROR, ERROR, sentence[0].upper() + sentence[1:])
     if view.drill is not None and view.of_controls:
-        return of_drill(view.drill, [verdict.status for verdict in view.verdicts])
+        return of_drill(view.drill, view.verdicts)
     # A violation with a valid waiver does not count.
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
     waived = len(view.verdicts) - len(statuses)
@@ -108,15 +110,13 @@ def not_whole(view: ReportView) -> str:
     return "the run has no seal" if view.unsealed else ""
 
 
-def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
-    """Return the headline of a run with a unit that is violated or ended with ERROR, or with a surviving fault. Return
-    None for any other run. survivors: a sentence about the surviving faults, or "" if there are none."""
+def _failure(statuses: Sequence[str]) -> Headline | None:
+    """Return the headline of a run with a unit that is violated or ended with ERROR. Return None for any other run."""
     if Status.ERROR in statuses:
         return Headline(ExitCode.ERROR, ERROR, _BROKE)
-    if survivors or Status.FAIL in statuses:
-        violated = statuses.count(Status.FAIL)
+    if violated := statuses.count(Status.FAIL):
         units = f"{counted(violated, 'unit')} {'is' if violated == 1 else 'are'} violated."
-        return Headline(ExitCode.VIOLATED, VIOLATED, survivors or units)
+        return Headline(ExitCode.VIOLATED, VIOLATED, units)
     return None
 
 
@@ -142,25 +142,28 @@ def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) ->
     return Headline(ExitCode.HELD, f"{HELD}, {waived} waived" if waived else HELD, f"{sentence}{signed}.")
 
 
-def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
-    """Return the headline of a drill of all faults. controls: statuses of the units without a fault. The drill
-    is good only if all are PASS."""
+def of_drill(record: DrillRecord, controls: Sequence[Control | Verdict]) -> Headline:
+    """Return the headline of a drill of all faults. controls: the units without a fault. The drill is good only if all
+    are PASS."""
     survived, planned, cut = len(record.survivors), record.planned, len(record.interrupted)
     if cut:  # a fault that was never planted was not killed
         dead = len(record.rows) - survived
         killed = f"{dead} of {counted(planned, 'planned fault')} {was(dead)} killed"
         return Headline(ExitCode.ERROR, ERROR, f"The drill was interrupted: {killed}, {cut} {was(cut)} never planted.")
     lived = f"{survived} of {counted(len(record.rows), 'planted fault')} survived: those claims prove nothing."
-    failure = _failure(controls, lived if survived else "")
-    undecided = sum(status in {Status.INCONCLUSIVE, Status.NOT_RUN} for status in controls)
-    if failure is not None:
-        return failure
+    # If a unit does not hold without a fault, planting a fault in it proves nothing.
+    unheld = [line(control.claim, 80) for control in controls if control.status != Status.PASS]
+    failure = _failure([control.status for control in controls])
+    ended = "did not hold" if failure else f"{was(len(unheld))} not decided"
+    which = f"{len(unheld)} of {counted(len(controls), 'control')} {ended} ({some(list(dict.fromkeys(unheld)))})"
+    sentences = [f"{which}: the faults of those claims prove nothing."] * bool(unheld) + [lived] * bool(survived)
+    if failure or survived:
+        found = failure or Headline(ExitCode.VIOLATED, VIOLATED, "")
+        return found if found.code is ExitCode.ERROR else replace(found, sentence=" ".join(sentences))
     if not record.rows or not controls:
         return Headline(ExitCode.UNDECIDED, NOT_DECIDED, "Nothing here could be drilled on this machine.")
-    if undecided:  # if a unit does not hold without a fault, planting a fault in it proves nothing
-        open_ones = f"{undecided} of {counted(len(controls), 'control')} {was(undecided)} not decided"
-        sentence = f"{open_ones}: the faults of those claims prove nothing."
-        return Headline(ExitCode.VIOLATED, PARTLY_DECIDED, sentence)
+    if unheld:
+        return Headline(ExitCode.VIOLATED, PARTLY_DECIDED, *sentences)
     if record.not_run:
         done = len(record.rows)
         planted = f"{done} of {counted(planned, 'planned fault')} {was(done)} planted and killed"

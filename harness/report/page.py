@@ -17,6 +17,7 @@ from harness.report.text import line, listing, sentence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 
 def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot] = (), **values: Any) -> str:
@@ -65,7 +66,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(line=line, sentence=sentence)
+    environment.filters["breakable"] = _breakable
     return environment
+
+
+def _breakable(text: str) -> Markup:
+    """Return the text of a cell for HTML. In a narrow column it may break after an underscore, not within a word."""
+    from markupsafe import Markup, escape
+
+    return escape(listing(text)).replace("_", Markup("_<wbr>"))
 
 
 def _fit(value: object) -> object:

@@ -24,7 +24,7 @@ class Page(HTMLParser):
         self.text: list[str] = []
         self.open: list[str] = []
         self.plots = re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL)
-        self.feed(html)
+        self.feed(html.replace("<wbr>", ""))
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -151,7 +151,7 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
     sheet.count("jit_events", len(ledger.events))
     late = [event for event in ledger.events if event.phase != "prewarm" or event.seconds >= upload]
     sheet.figure("late_jit_events", len(late), "events")
-    noun = "compiles and loads came late"
+    noun = "kernels were compiled or loaded late"
     if not sheet.meets("late_jit_events", len(late), "none", noun=noun, of=len(ledger.events)):
         sheet.figure("first_late_key", late[0].key)
         listed = some([f"{event.key} ({event.event} in {event.phase})" for event in late])

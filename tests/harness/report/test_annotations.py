@@ -138,7 +138,10 @@ def test_units_broken_by_one_exception_share_an_annotation_at_the_line_that_rais
         ),
         (
             whole_drill_view(Status.FAIL, killed=[True, False]),
-            "::error title=VIOLATED::1 of 2 planted faults survived: those claims prove nothing.",
+            (
+                "::error title=VIOLATED::1 of 1 control did not hold (F-GRAPH-BWD-001): the faults of those claims "
+                "prove nothing. 1 of 2 planted faults survived: those claims prove nothing."
+            ),
         ),
     ],
     ids=["altered", "survivor"],

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+from report_page import Page
 from report_views import contract, decided_by, verdict, view_with
 
 from harness.judging.verdict import Demanded, Figure, Status, Verdict
-from harness.report.cards import Card, cards
+from harness.report.cards import Card, by_contract, cards, claim_rows
 from harness.report.html import render
 from harness.report.view import ReportView
 
@@ -111,3 +113,28 @@ def test_the_first_screen_of_a_large_gate_lists_only_units_that_did_not_pass() -
     rows = re.findall(r'<tr data-verdict="([a-z-]+)"', render(gate(3, 12)))
     assert rows == ["violated"]
     assert len(re.findall(r'<tr data-verdict="([a-z-]+)"', render(gate(3, 10)))) == 30
+
+
+@pytest.mark.parametrize("claims", [4, 31])
+def test_the_page_of_a_part_of_a_gate_names_the_contracts_of_which_nothing_was_run(claims: int) -> None:
+    """The first contract held, and a machine without a GPU runs nothing of the others."""
+    units = gate(3, claims).verdicts
+    missing = {"status": Status.NOT_RUN, "reason": "needs_cuda", "message": "needs CUDA", "decided": None}
+    view = view_with(*units[:claims], *[unit.model_copy(update=missing) for unit in units[claims:]])
+    held, others = f"{claims} of {claims} units held", "not run (needs CUDA)"
+    expected = [("contract-0", held, claims if claims <= 30 else 0), ("contract-1, contract-2", others, 0)]
+    assert [(name, told, len(rows)) for name, told, rows in by_contract(view, claim_rows(view))] == expected
+    assert f"contract-1, contract-2 {others}" in Page(render(view)).words()
+    assert by_contract(view_with(*view.verdicts[claims:]), []) == []
+
+
+def test_a_fold_lists_all_claims_that_were_not_run() -> None:
+    units = [verdict(f"CLAIM-{number}", status=Status.NOT_RUN, message="needs CUDA") for number in range(70)]
+    [listed] = re.findall(r"<summary>70 units, by claim:</summary> (.+?)</details>", render(view_with(*units)))
+    assert listed.split(", ") == [unit.claim for unit in units]
+
+
+def test_a_name_in_a_narrow_column_may_break_after_an_underscore() -> None:
+    figures = {"exceeded_bound": Figure(value="max_relative_difference")}
+    page = render(view_with(verdict("F-GRAPH-BWD-001", "a", Status.FAIL, figures=figures)))
+    assert "<td>max_<wbr>relative_<wbr>difference</td>" in page

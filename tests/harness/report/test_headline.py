@@ -175,6 +175,17 @@ def test_a_surviving_fault_makes_a_drill_violated_even_if_all_controls_passed(ga
     assert shown.sentence == "1 of 3 planted faults survived: those claims prove nothing."
 
 
+def test_the_headline_of_a_drill_first_names_the_controls_that_did_not_hold() -> None:
+    survived = " 1 of 2 planted faults survived: those claims prove nothing."
+    failed = "1 of 1 control did not hold (F-GRAPH-BWD-001): the faults of those claims prove nothing."
+    for killed, told in (([True, False], failed + survived), ([True, True], failed)):
+        shown = headline(whole_drill_view(FAIL, killed=killed))
+        assert (shown.code, shown.sentence) == (ExitCode.VIOLATED, told)
+    undecided = headline(whole_drill_view(PASS, OPEN, killed=[True, False])).sentence
+    assert undecided.startswith("1 of 2 controls was not decided (F-GRAPH-BWD-001): ")
+    assert undecided.endswith(survived)
+
+
 def test_the_headline_of_a_drill_without_survivors_is_held() -> None:
     shown = headline(whole_drill_view(killed=[True, True]))
     assert (shown.code, str(shown)) == (ExitCode.HELD, "HELD: All 2 planted faults were killed.")
@@ -195,7 +206,8 @@ def test_the_headline_of_a_drill_without_planted_faults_is_undecided() -> None:
 def test_a_drill_whose_control_was_not_decided_did_not_hold(status: Status) -> None:
     shown = headline(whole_drill_view(PASS, status, killed=[True, True]))
     assert (shown.code, shown.word) == (ExitCode.VIOLATED, "PARTLY DECIDED")
-    assert shown.sentence == "1 of 2 controls was not decided: the faults of those claims prove nothing."
+    found = "1 of 2 controls was not decided (F-GRAPH-BWD-001): the faults of those claims prove nothing."
+    assert shown.sentence == found
 
 
 def test_the_terminal_prints_the_drill_headline_of_the_page() -> None:

@@ -215,7 +215,7 @@ def test_undecided_units_with_one_reason_are_listed_once_by_claim() -> None:
     alike = [each.model_copy(update={"reason": "needs_cuda", "message": "no device"}) for each in view.verdicts]
     words = Page(render(replace(view, verdicts=alike))).words()
     assert (
-        "No device To decide: run it on a machine with a CUDA device. 2 units: F-GRAPH-BWD-001 Cards of what" in words
+        "No device To decide: run it on a machine with a CUDA device. 2 units, by claim: F-GRAPH-BWD-001 Cards" in words
     )
 
 

@@ -107,7 +107,7 @@ def test_a_run_page_includes_the_step_accuracy_section() -> None:
     page = render(view())
     assert "Step accuracy" in page
     assert CONTRACT["id"] in page
-    assert "layers.0.input_norm" in page
+    assert "layers.0.input_<wbr>norm" in page
 
 
 def test_a_nan_error_is_listed_as_the_largest_error() -> None:
