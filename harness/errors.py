@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     INVALID_CONTRACT = 11
     """A contract is invalid, or its lint found an error; the message names file, line and column."""
     ERROR = 12
-    """The harness, a worker, the system or the machine broke; evidence was altered; or evidence is unfinished."""
+    """The harness, a worker, the trainer (system) or the machine broke; or evidence was altered or is unfinished."""
     VIOLATED = 1
     """A claim is violated, a planted fault survived a drill, or a control of the drill did not hold."""
     UNDECIDED = 10

@@ -19,9 +19,11 @@ from harness.first_contract.choosing import Horizon, chosen, compared_steps, com
 from harness.first_contract.draft import STEPS, Arms, Draft, arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, try_step
+from harness.judging.reasons import OTHER_RANDOM_NUMBERS
 from harness.platform.standard_streams import print_line, print_lines
 from harness.report.terminal import Progress
 from harness.report.text import line
+from harness.report.wording import reason_text
 
 Step = Annotated[str, typer.Argument(metavar="STEP", help="`module:function` or `path/to/file.py:function`.")]
 Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Also try the step through torch.compile.")]
@@ -46,6 +48,8 @@ def init(
     with interruptible(), Progress(stages=True) as watch:
         draft, untried, foreseen = _measured(draft, horizon, watch)
     print_line(f"{compares(draft)}{'; this was not measured' if untried else ''}")
+    if draft.undecided:
+        print_line(f"to decide it: {reason_text(OTHER_RANDOM_NUMBERS).remedy}")
     print_lines(compared_steps(draft))
     print_lines(foreseen)
     print_kept(draft, keep(draft, Path.cwd(), force=force), untried)

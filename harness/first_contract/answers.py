@@ -145,6 +145,9 @@ class Answers:
         if self._answered.get(answer.question) == (lines := [*answer.lines()]):
             return []
         self._answered[answer.question] = lines
+        # one error can end an arm that several questions are about
+        if answer.status is Status.ERROR and not self._untold([answer.sentence]):
+            return [*replace(answer, sentence="as above", below=()).lines()]
         below = self._untold(answer.below)
         return [*replace(answer, below=below or AS_ABOVE if answer.below else ()).lines()]
 
@@ -172,7 +175,8 @@ def on_a_gpu(tried: Tried) -> list[str]:
 
 
 def _line(word: str, question: str, detail: str) -> list[str]:
-    return _wrapped(f"{word:>9}  {question:<26} {line(detail, 400)}", "", 13)
+    limit = 400 if word == WORDS[Status.ERROR] else 2000  # an error may quote a long exception
+    return _wrapped(f"{word:>9}  {question:<26} {line(detail, limit)}", "", 13)
 
 
 def _wrapped(text: str, first: str, margin: int) -> list[str]:

@@ -26,7 +26,6 @@ from harness.first_contract.draft import COMPARED, LONG, LONG_AT_LEAST, STEPS, W
 from harness.first_contract.trying import Tried
 from harness.judging.controls import OF_BITS, other_operators, ran_otherwise
 from harness.judging.end_state import own_name
-from harness.judging.random_numbers import DECIDED_BY
 from harness.judging.reasons import (
     BASELINE_NOT_REPEATABLE,
     CAPABILITY_MISSING,
@@ -138,12 +137,12 @@ def _host_values(tried: Tried) -> dict[str, str]:
 
 
 def _undecided(tried: Tried) -> str:
-    """Return which claim stays undecided because the arms drew different random numbers, and what would decide it.
-    Return "" if there is no such claim."""
+    """Return which claim stays undecided because the arms drew different random numbers. Return "" if there is no such
+    claim."""
     found = (verdict for verdict in tried.judgement.verdicts if verdict.reason == OTHER_RANDOM_NUMBERS)
     first = next(found, None)
     drew = first and first.figures[OTHER_RANDOM_NUMBERS].value
-    return f"{first.claim}, since {drew}: {DECIDED_BY}" if first else ""
+    return f"{first.claim}, since {drew}" if first else ""
 
 
 def _resumes(tried: Tried) -> bool:

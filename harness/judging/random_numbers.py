@@ -35,8 +35,6 @@ OF_NUMBERS = frozenset(
         reasons.RANKS_END_APART,
     }
 )
-# Keep this text short. If a message is too long, its middle is cut out, and about a hundred characters at its end stay.
-DECIDED_BY = "set dropout to 0, or use `fallback_random` of torch.compile, or claim only `not_worse` over seeds"
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
 
 
@@ -46,7 +44,7 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
-    message = f"{drew}; no bound on rounding covers the effect; {judgement.message}; {DECIDED_BY}"
+    message = f"{drew}; no bound on rounding covers the effect; {judgement.message}"
     return instead(judgement, reasons.OTHER_RANDOM_NUMBERS, message, other_random_numbers=drew)
 
 

@@ -23,7 +23,7 @@ HELD_SEPARATELY = "HELD SEPARATELY"  # the headline of a page about runs that do
 MOST_NAMED = 6  # number of claims, workloads or tags that the headline of a narrowed run names
 MOST_LEFT_OUT = 3  # number of left-out claims that the headline names
 ESTIMATED = ("processes_to_decide", "seeds_to_decide")
-_BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
+_BROKE = "The harness, a worker, the trainer (system) or the machine broke: no gate may trust this run."
 
 
 @dataclass(frozen=True)

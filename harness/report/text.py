@@ -34,12 +34,14 @@ def _lines(value: object, limit: int, made_fit: Callable[[object], str]) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """Return a text of at most `limit` characters. The middle of a longer text is cut out, because long names often
-    differ only at their ends."""
+    """Return a text of at most `limit` characters. The middle of a longer text is cut out between words, because long
+    names often differ only at their ends. Only a word of more than 40 characters is itself cut."""
     if len(text) <= limit:
         return text
     tail = limit // 4
-    return f"{text[: limit - tail]} … ({several(len(text) - limit, 'character')} left out) … {text[-tail:]}"
+    first = re.sub(r"\s\S{0,40}\Z", "", text[: limit - tail]).rstrip()
+    last = re.sub(r"\A\S{0,40}\s", "", text[-tail:]).lstrip()
+    return f"{first} … ({several(len(text) - len(first) - len(last), 'character')} left out) … {last}"
 
 
 def line(value: object, limit: int = 200) -> str:

@@ -93,13 +93,14 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
     defined = inspect.signature(function.__func__) if method else signature
     parameters = ", ".join([*(["self"] if method else []), *arguments])
     found = ""
+    own_name = getattr(function, "__name__", f"{type(function).__name__}.__call__")
     if inspect.iscoroutinefunction(function):
-        found = f"`async def {name}{defined}`"
+        found = f"`async def {own_name}{defined}`"
     else:
         try:
             signature.bind(*arguments.values())
         except TypeError:
-            found = f"`def {name}{defined}`"
+            found = f"`{'def ' if own_name.isidentifier() else ''}{own_name}{defined}`"
     if found:
         elsewhere = "" if method else "; the function can read further values from the enclosing function"
         raise AdapterError(

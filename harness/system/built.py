@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from inspect import isfunction, signature
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,6 +108,7 @@ _CALLS: dict[str, dict[str, Any]] = {
     "metrics": {},
     "captured": {},
 }
+_ROLES = ("step", "batch", "parameters", "state")  # the values of a tuple that `build` may return, in order
 # name of a function of `StepFunction` -> name of the capability that needs the function
 _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captured": "capture"}
 
@@ -127,6 +130,7 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
             got=describe_value(returned),
             remedy="end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`",
         )
+    _require_order(returned, build, name)
     returned = _with_batches_by_index(_with_named_parameters(returned, build, name), build)
     for member, arguments in _CALLS.items():
         function = getattr(returned, member)
@@ -141,6 +145,60 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
             )
         require_callable_with(function, member, arguments)
     return returned
+
+
+def _require_order(returned: StepFunction, build: Callable[..., Any], name: str) -> None:
+    """Raise `AdapterError` if a value cannot have the role of its place, and the values have the roles in another
+    order."""
+    given = {role: getattr(returned, role) for role in _ROLES if role != "state" or returned.state is not dict}
+    if all(_may_be(role, value) for role, value in given.items()):
+        return
+    roles = [_roles_of(value) for value in given.values()]
+    if any(all(map(set.__contains__, order, given)) for order in permutations(roles)):
+        raise AdapterError(
+            f"{name} must return, in this order: a function `step(batch)`, a function `batch(index)` or a data loader, "
+            "the model or a function `parameters()`, and optionally a function `state()`",
+            where=return_place(build),
+            got=f"in this order: {', '.join(map(_shown, given.values()))}",
+            remedy="return step, batch, model",
+        )
+
+
+def _may_be(role: str, value: object) -> bool:
+    """Return True if a value can have this role. A module may also be a function, if its `forward` has the
+    arguments."""
+    return role in _roles_of(value) or _can_be_called(getattr(value, "forward", None), role)
+
+
+def _roles_of(value: object) -> set[str]:
+    """Return the roles that a value can have. A module and trained tensors count only as parameters."""
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        return {"parameters"}
+    if callable(value):
+        return {role for role in _ROLES if _can_be_called(value, role)}
+    if isinstance(value, str | torch.Tensor) or not isinstance(value, Iterable):
+        return set()
+    if isinstance(value, torch.utils.data.DataLoader):
+        return {"batch"}
+    held = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    if any(isinstance(each, torch.nn.Module) or getattr(each, "requires_grad", False) for each in held):
+        return {"parameters"}
+    return set() if isinstance(value, Mapping) else {"batch", "parameters"}
+
+
+def _can_be_called(function: object, role: str) -> bool:
+    try:
+        require_callable_with(function, role, _CALLS[role])
+    except AdapterError:
+        return False
+    return callable(function)
+
+
+def _shown(value: object) -> str:
+    """Return a text with the type of a value, or with the name and the arguments of a function."""
+    return f"the function `{value.__name__}{signature(value)}`" if isfunction(value) else describe_value(value)
 
 
 def _with_batches_by_index(function: StepFunction, build: Callable[..., Any]) -> StepFunction:
@@ -167,7 +225,7 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
     if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
         return function
     # Keep the same dictionary or list object. A step may put new tensors into it, and the harness must read these.
-    several = given if isinstance(given, Mapping | list) else list(given)
+    several = given if isinstance(given, Mapping | list) else _up_to_a_wrong_value(given)
     wrong_values = [
         f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)
     ]
@@ -179,6 +237,16 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
             remedy="return the trained model: `return step, batch, model`",
         )
     return replace(function, parameters=lambda: _parameters_of(_by_name(several)))
+
+
+def _up_to_a_wrong_value(given: Iterable[Any]) -> list[Any]:
+    """Return the values up to the first one that is neither a module nor a tensor, because a loader may be endless."""
+    several = []
+    for each in given:
+        several.append(each)
+        if not _trains(each):
+            break
+    return several
 
 
 def _by_name(several: Mapping[str, Any] | list[Any]) -> Mapping[str, Any]:

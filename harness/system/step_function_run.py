@@ -81,7 +81,15 @@ class StepFunctionRun:
         require_updated(self._parameters, found.optimizers, function.parameters)
         self._shared = Snapshot(each for each in found.places if each.is_shared)
         self._device = next(iter(self._parameters.values())).device
-        first = function.batch(0)
+        try:
+            first = function.batch(0)
+        except Exception as error:
+            # a function of another name may be in the wrong place of what `build` returned
+            if (own_name := getattr(function.batch, "__name__", "batch")) != "batch":
+                error.add_note(
+                    f"the harness called `{own_name}` with the index 0, because build returned it as `batch`"
+                )
+            raise
         self._current = self._select(require_batch(first, 0, function.batch))
         self._structure = structure_of(first)
 

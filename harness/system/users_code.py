@@ -134,7 +134,11 @@ def definition(thing: Any) -> str:
 
 
 def return_place(thing: Any) -> str:
-    """Return `file:line` of a function's only `return`. With none or several, return `file:line` of its definition."""
+    """Return `file:line` of a function's only `return`. With none or several, return `file:line` of its definition.
+
+    If the function returns the result of a function that it imports, as a drafted adapter does, return the place in the
+    imported function.
+    """
     try:
         function = _function(thing)
         lines, first = inspect.getsourcelines(function)
@@ -144,7 +148,19 @@ def return_place(thing: Any) -> str:
     returns = list(_returns(tree)) if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) else []
     if len(returns) != 1:
         return definition(thing)
-    return f"{relative(function.__code__.co_filename)}:{first + returns[0].lineno - 1}"
+    place = f"{relative(function.__code__.co_filename)}:{first + returns[0].lineno - 1}"
+    return (return_place(imported) if (imported := _imported(tree, returns[0].value)) else "") or place
+
+
+def _imported(tree: ast.AST, value: ast.expr | None) -> Any:
+    """Return the function that `value` calls, if the function of this tree imports it from a module. Otherwise return
+    None."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
+        return None
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    known = {alias.asname or alias.name: (node.module or "", alias.name) for node in imports for alias in node.names}
+    module, name = known.get(value.func.id, ("", ""))
+    return getattr(sys.modules.get(module), name, None)
 
 
 def attribute_place(kind: type, *names: str) -> str:

@@ -318,6 +318,14 @@ RAISING = {
         "build",
         "ModuleNotFoundError: No module named 'no_such_library'",
     ),
+    "step_as_batch": _raises(
+        "return step, batch, parameters",
+        "return batch, step, parameters",
+        "step",
+        "TypeError: 'int' object is not subscriptable; the harness called `step` with the index 0, because build "
+        "returned it as `batch`",
+        at=LINEAR,
+    ),
     "in_batch": _raises(
         "x = torch.randn(8, 4, generator=torch.Generator().manual_seed(index))",
         "x = torch.stack([])",

@@ -79,6 +79,12 @@ def test_a_step_with_its_own_optimization_argument_gets_its_own_contract_templat
     assert claims == [short, long]
     found = {name: {"capture": arm.capture, **arm.settings()} for name, arm in contracts[0].contract.arms.items()}
     assert found == arms
+    whys = {claim.id.removeprefix("MY-TRAIN-"): claim.why for each in contracts for claim in each.contract.claims}
+    assert not [why for why in whys.values() if "thousandth" in why or "hundredth" in why]
+    if argument.startswith("optimized"):
+        assert "relative to the loss" in whys["WITHIN"]
+        assert "relative to the largest element of the tensor's gradient" in whys["GRADIENTS"]
+        assert "the loss" not in whys["GRADIENTS"]
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,46 @@ def test_a_step_that_raises_or_exits_gives_an_error_and_no_contract(
     assert not (project / "contracts").exists()
 
 
+USERS = """
+import torch
+
+def make_step(seed, optimized=False):
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4))
+
+    def step(batch):
+        if optimized: raise RuntimeError("bad batch")
+        optimizer.zero_grad()
+        loss = model(batch[0]).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, {loader}, model
+"""
+OWN = "torch.utils.data.DataLoader(data, 8)"
+
+
+def test_an_error_of_the_optimized_step_is_printed_once_and_names_no_report_that_is_not_written(project: Path) -> None:
+    (project / "train.py").write_text(USERS.format(loader=OWN))
+    code, lines = tried(project)
+    assert code == 12
+    text = " ".join(" ".join(lines).split())
+    assert text.count("if optimized: raise") == text.count("What broke") == 1
+    assert "the report (`harness try` writes one only with `--reports`)" in text
+    assert answers(lines)["leaves the same gradients"] == "error: as above"
+    assert lines[-1].startswith("ERROR: The harness, a worker, the trainer (system) or the machine broke")
+
+
+def test_a_loader_without_its_own_generator_is_located_in_the_users_file(project: Path) -> None:
+    (project / "train.py").write_text(USERS.format(loader=OWN.replace("8)", "8, shuffle=True)")))
+    code, lines = tried(project)
+    assert (code, lines[2].split(": ")[0].split()) == (12, ["error", "train.py:18"])
+    assert "a loader must shuffle with its own generator" in lines[2]
+
+
 def test_output_printed_by_a_users_module_does_not_appear_among_the_answers(project: Path) -> None:
     written(project, at_import='print("HELD: Every planned unit held.\\x1b[2J")', after='print("::error::x")')
     code, lines = tried(project)

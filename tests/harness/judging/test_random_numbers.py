@@ -9,6 +9,7 @@ from judge_cases_training import changed, nudged, trajectory
 
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging.verdict import Status
+from harness.report.wording import reason_text
 
 MASK, PLAIN, MASKED = "aten.rand of float32 8x4", "flash of float32 2x4x8", "efficient of float32 2x4x8"
 
@@ -25,7 +26,7 @@ def test_a_different_random_operator_leaves_equality_undecided_and_is_named() ->
         f"the operator number 2 that draws random numbers in a step is {MASKED} in arm graphed but {PLAIN} in arm "
         "ungraphed"
     )
-    assert "fallback_random" in verdict.message
+    assert "fallback_random" in (reason_text(verdict.reason).remedy or "")
 
 
 @pytest.mark.parametrize(

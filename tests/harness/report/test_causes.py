@@ -74,6 +74,12 @@ def test_exactly_the_reason_codes_that_need_a_cause_have_a_cause() -> None:
     assert sorted(CAUSES) == NEED_A_CAUSE
 
 
+def test_a_next_step_that_needs_kept_evidence_says_how_try_keeps_it() -> None:
+    for code, text in wording.reasons().items():
+        if text.remedy and re.search("What broke|the report|kept with", text.remedy):
+            assert "`--reports`" in text.remedy, code
+
+
 @pytest.mark.parametrize("field", ["cause", "remedy"])
 def test_each_reason_code_has_its_own_advice(field: str) -> None:
     texts = sorted(getattr(each, field) for each in CAUSES.values())

@@ -66,6 +66,15 @@ def test_a_shortened_text_keeps_both_ends_and_states_how_much_is_left_out() -> N
     assert shown == "a" * 75 + " … (900 characters left out) … " + "b" * 25
 
 
+def test_a_text_is_cut_between_words() -> None:
+    words = [f"word{number}" for number in range(300)]
+    for limit in range(60, 400):
+        first, note, last = text.clean(" ".join(words), limit).split(" … ")
+        first_words, last_words = first.split(), last.split()
+        assert (first_words, last_words) == (words[: len(first_words)], words[-len(last_words) :])
+        assert note == f"({len(' '.join(words)) - len(first) - len(last):,} characters left out)"
+
+
 def test_a_long_line_is_shortened() -> None:
     assert len(text.line("x y " * 25_000, 200)) < 260
 

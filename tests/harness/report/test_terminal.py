@@ -31,7 +31,10 @@ def printed(view: ReportView) -> list[str]:
 def test_the_terminal_prints_the_line_of_counts_first_and_the_outcome_last() -> None:
     lines = printed(full_view())
     assert lines[0] == "7 units · 3 held · 1 violated · 1 undecided · 1 not run · 1 error"
-    assert lines[-1] == "ERROR: The harness, a worker, the system or the machine broke: no gate may trust this run."
+    assert (
+        lines[-1]
+        == "ERROR: The harness, a worker, the trainer (system) or the machine broke: no gate may trust this run."
+    )
 
 
 def test_the_terminal_headline_with_open_units_is_partly_decided() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import shutil
 import subprocess
@@ -72,6 +73,19 @@ RETURNS: list[tuple[Callable[..., Any], str]] = [
 @pytest.mark.parametrize(("function", "line"), RETURNS, ids=[line for _, line in RETURNS])
 def test_a_function_is_located_at_its_only_return_or_its_definition(function: Callable[..., Any], line: str) -> None:
     assert return_place(function) == f"{HERE}:{line_of(line)}"
+
+
+def test_the_result_of_an_imported_function_is_located_in_that_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_by_a_user.py").write_text("def build():\n    value = 1\n    return value\n")
+    drafted = "def build():\n    from made_by_a_user import build\n\n    return build()\n"
+    (tmp_path / "as_drafted.py").write_text(drafted)
+    monkeypatch.syspath_prepend(tmp_path)
+    adapter = importlib.import_module("as_drafted")
+    assert return_place(adapter.build) == "as_drafted.py:4"  # before the import was executed
+    adapter.build()
+    assert return_place(adapter.build) == "made_by_a_user.py:3"
 
 
 @pytest.mark.parametrize("thing", [dict, len, 3, torch.nn.functional.relu.__class__])
