@@ -64,8 +64,8 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
 def advice(
     reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
 ) -> Iterator[str]:
-    """Yield the lines to print below an answer: the code at each place, unless the message quotes it, and how to fix
-    the step. The fix is selected by this code or, if no fix is known for the code, by the reason code.
+    """Yield the lines to print below an answer: the code at each place, and how to fix the step. The fix is selected by
+    this code or, if no fix is known for the code, by the reason code.
 
     folders: the folders to search for the files of `places`. question: the name of the answered question, such as
     `GRADIENTS`. message: the message of the verdict.
@@ -75,8 +75,7 @@ def advice(
         code = source_line(file, number, folders)
         if not code:
             continue
-        if f"`{code}" not in message:
-            yield f"{file}:{number}: {code}"
+        yield f"{file}:{number}: {code}"
         fix = next((text for pattern, text in BY_LINE.items() if re.search(pattern, code)), "")
         if "always reads values on the host" in message and "`fused=True`" in fix:
             fix = WITHOUT_FUSED

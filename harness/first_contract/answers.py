@@ -148,7 +148,10 @@ class Answers:
         # one error can end an arm that several questions are about
         if answer.status is Status.ERROR and not self._untold([answer.sentence]):
             return [*replace(answer, sentence="as above", below=()).lines()]
-        below = self._untold(answer.below)
+        # a line of code that the sentence quotes is not printed again
+        below = [
+            each for each in self._untold(answer.below) if f"`{each.partition(': ')[2] or each}" not in answer.sentence
+        ]
         return [*replace(answer, below=below or AS_ABOVE if answer.below else ()).lines()]
 
     def _untold(self, lines: Sequence[str]) -> list[str]:
