@@ -97,7 +97,7 @@ class ExcusedEnds:
             clauses.append(f"{some(sorted(self._needed))} ended differently, which the contract allows")
         if idle:
             sheet.figure(IDLE_EXCUSES, ", ".join(idle))
-            clauses.append(f"warning: the entry of {some(idle)} in `may_end_apart` was not needed")
+            clauses.append(f"warning: not needed in `may_end_apart`: {some(idle)}")
         return "".join(f"; {clause}" for clause in clauses)
 
 

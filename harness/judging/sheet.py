@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from harness.judging import reasons
-from harness.judging.verdict import Demanded, Figure, Interval, Judgement, Relation, Status, tightest
+from harness.judging.verdict import Demanded, Figure, Judgement, Relation, Status, tightest
 from harness.numbers import agreed, rounded
 
 
@@ -71,12 +71,11 @@ class Sheet:
         *,
         of: int | None = None,
         percent: bool = False,
-        interval: Interval | None = None,
         beside: bool = False,
     ) -> bool:
         """Record a demand: a figure, and the bound that a claim sets for it. Return True if the demand is met.
         Arguments: fields of `Demanded`."""
-        return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
+        return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, beside=beside))
 
     def holds(self, demanded: Demanded) -> bool:
         """Record a demand (figure and bound). Return True if it is met. A demand that is not met decides the verdict,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import PurePath
 from typing import Any
 
 import mutation_page
 import mutation_run
 import pytest
+import yaml
 from mutation_run import ROOT
 
 from harness.kinds import BUILT_IN
@@ -129,22 +131,21 @@ def test_the_output_of_mutmut_is_parsed() -> None:
     assert mutation_run.change(shown) == ("if a > b:", "if a >= b:")
 
 
-# Of these modules the seed drew few functions, and survivors.yaml names their gaps: none may become larger.
-BELOW_85 = {
-    "context": 0.71,
-    "evaluation": 0.77,
-    "own_noise": 0.76,
-    "ranks_match": 0.82,
-    "statistics": 0.78,
-    "step_accuracy": 0.75,
-    "unequal_seeds": 0.5,
-}
-
-
-def test_the_published_mutation_run_killed_at_least_85_percent_in_each_module_without_a_named_gap() -> None:
-    shares = {
-        module: mutation_page.share(numbers)
-        for module, numbers in mutation_page.counts(mutation_page.published()).items()
+def test_in_each_module_at_least_85_percent_of_the_published_mutants_were_found_or_are_equivalent() -> None:
+    published = mutation_page.published()
+    equivalent = {
+        (function, line)
+        for group in yaml.safe_load(mutation_page.EXPLAINED.read_text(encoding="utf-8"))
+        if group["why"].startswith("Equivalent.")
+        for function, lines in group["survivors"].items()
+        for line in lines
     }
-    assert [module for module, share in shares.items() if share < BELOW_85.get(module, 0.85)] == []
-    assert [module for module in BELOW_85 if shares.get(module, 1.0) >= 0.85] == []
+    missed = Counter(
+        each["function"].partition(".")[0]
+        for each in published["alive"]
+        if each["status"] not in mutation_page.FOUND and (each["function"], each["becomes"]) not in equivalent
+    )
+    modules = mutation_page.counts(published)
+    assert {module for module, numbers in modules.items() if missed[module] > 0.15 * numbers.total()} == set()
+    # In November the tests found 99.4 % of the mutants.
+    assert missed.total() <= 0.006 * sum(numbers.total() for numbers in modules.values())

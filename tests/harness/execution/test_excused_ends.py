@@ -40,7 +40,7 @@ def test_a_count_explained_by_the_contract_may_differ_at_the_end_in_every_claim(
 def test_an_excuse_for_a_state_without_a_difference_is_a_warning(tmp_path: Path) -> None:
     verdict = excusing("Stateful", {COUNT: WHY}, tmp_path)
     assert (verdict.reason, verdict.figures["idle_excuses"].value) == ("held", COUNT)
-    assert verdict.message.endswith("; warning: the entry of optimizer group0.count in `may_end_apart` was not needed")
+    assert verdict.message.endswith("; warning: not needed in `may_end_apart`: optimizer group0.count")
 
 
 def test_an_excuse_that_names_a_tensor_does_not_excuse_a_difference_of_the_tensor(tmp_path: Path) -> None:

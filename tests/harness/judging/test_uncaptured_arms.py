@@ -67,6 +67,8 @@ def test_an_arm_that_must_be_uncaptured_and_captures_never_passes(kind: str, mon
             captured = with_count(judged, arm, 9).verdict()
             own = "captured_unasked" if kind == "capture_fallback" else "vacuous_baseline_captured"
             assert captured.reason == own, (arm, captured.message)
+            assert captured.mechanism == judged.verdict().mechanism
+            assert captured.decided is None or own == "captured_unasked"
             assert failed.verdict().status is Status.PASS or own == "captured_unasked", "a capture that failed is none"
     assert tried
 
