@@ -99,8 +99,8 @@ class Fp8Block(Block):
         weights: Ahead[ScaledRows],
         streams: StepStreams,
     ) -> tuple[Gradient, Beside[None]]:
-        """Do the same as `Block.backward`, with products of frozen weights in FP8. weights: the source of the weights;
-        its next values must be those that the functions in this block's `in_backward` make."""
+        """Do the same as `Block.backward`, with products of frozen weights in FP8. weights: returns one weight at each
+        call of `take`; the functions in this block's `in_backward` must make these weights, in this order."""
         trainable, multiply = self.trainable, self.products.multiply
         grad_gate_up = self.products.down_swiglu_backward(
             grad.rows, weights.take(), context.gate_up, context.norm_mid, self.limits

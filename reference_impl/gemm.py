@@ -107,7 +107,8 @@ class BackwardGemm:
         return out
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-        """Write left @ right into `out`, or add left @ right to `out`, with torch's product in the path's type."""
+        """Write left @ right into `out`, or add left @ right to `out`, with torch's product. If `half` is set, the
+        operands are rounded to this data type first."""
         if self.half is None:
             return _library_product(left, right, out, accumulate=accumulate)
         left_half, left_scale = _halve(left, self.half)

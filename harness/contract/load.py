@@ -322,8 +322,9 @@ def _read(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:
-    """Return the contract of a document in version 2, or the errors. If bounds have `cases`, several copies
-    of the document are validated, each with the numbers of other cases. Each error is listed once."""
+    """Return the contract of a document in version 2, or the errors. A bound with `cases` has one number for each case.
+    Then several copies of the document are validated: each combination of numbers that can apply to a claim is in one
+    of the copies. Each error is listed once."""
     bounds = Bounds(document)
     if bounds.errors:
         return None, document.cut(bounds.errors, len(bounds.errors))

@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 from harness.platform.paths import private_folder, unusable
 
 # All commands of a user on a machine share its GPUs: several commands share the memory of a GPU, or one command uses
-# the GPU alone. Each command that uses a GPU or waits for it creates and locks a claim file, next to a lock file that
-# is named after the GPU's UUID. The operating system releases the lock when the command's process ends. Commands get
-# the GPU in the order of their requests.
+# the GPU alone. A GPU has a lock file that is named after its UUID. Each command that uses the GPU or waits for it
+# creates a file of its own next to this lock file, and locks its own file. The operating system releases this lock when
+# the command's process ends. Commands get the GPU in the order of their requests.
 
 ALONE = None  # the value of `share` for a command that uses the GPU alone
 _numbers = itertools.count()

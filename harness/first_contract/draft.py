@@ -92,7 +92,7 @@ class Draft:
     long: int | None = None
     warm_steps: int = 0  # number of plain steps before the capture; needed if the first step creates state
     commit_named: str = ""  # the name by which the user requested the commit, such as a branch
-    # The commit with whose version of the step the plain step is compared. "": no commits are compared.
+    # A commit: the plain step is compared with the step as it was in this commit. "": no commits are compared.
     commit: str = ""
 
     @property

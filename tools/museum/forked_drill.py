@@ -33,8 +33,8 @@ class Planted:
 
 @dataclass(frozen=True)
 class Drilled:
-    """The result of a drill. not_held: claims that did not hold without a fault, each with its reason. planted: all
-    planted faults. Claims that cannot be judged for this trainer (NOT_RUN) are in neither list."""
+    """The result of a drill. not_held: claims that did not hold without a fault, each with its reason. planted: the
+    planted faults. For a claim that cannot be judged for this trainer (NOT_RUN), neither list has an entry."""
 
     not_held: list[str]
     planted: list[Planted]

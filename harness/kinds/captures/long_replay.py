@@ -98,8 +98,8 @@ def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
 
 
 def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:
-    """Return the record of an arm's blocks. End the judgement with ERROR unless the blocks contain all steps and each
-    block has a loss in the series."""
+    """Return the record of an arm's blocks. End the judgement with ERROR unless the blocks contain all steps and one
+    loss was recorded for each block."""
     seen = execution.long_replay
     if seen is None:
         settle(reasons.EVIDENCE_MISSING, f"the blocks of {name} were not recorded")

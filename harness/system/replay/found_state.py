@@ -209,8 +209,8 @@ def is_text(tensor: Tensor) -> bool:
 
 
 def number_of(tensor: Tensor) -> float | None:
-    """Return the single finite number that a tensor contains, even if `as_tensor` wrote it as text. Return None for
-    other tensors."""
+    """Return the single finite number that a tensor contains. The tensor may also contain the bytes of the text that
+    `as_tensor` writes for a Python number. Return None for other tensors."""
     if tensor.is_meta or tensor.is_complex():
         return None
     if tensor.numel() == 1:
