@@ -113,8 +113,8 @@ def located(found: FirstDifference) -> str:
             arm, how = found.ended
             return f"not seen: {f'arm `{line(arm, 80)}`' if arm else 'the process'} ended: {line(how, 200)}"
         return f"not seen: {_WHY[found.why]}"
-    told = f"arm `{line(found.candidate, 80)}`, step {found.step}: {_equal(found)}{_differing(found)}"
-    return told + (f"; not seen: {counted(found.unseen, 'kernel')} of replayed graphs" if found.unseen else "")
+    clause = f"arm `{line(found.candidate, 80)}`, step {found.step}: {_equal(found)}{_differing(found)}"
+    return clause + (f"; not seen: {counted(found.unseen, 'kernel')} of replayed graphs" if found.unseen else "")
 
 
 def _equal(found: FirstDifference) -> str:
@@ -132,38 +132,38 @@ def _differing(found: FirstDifference) -> str:
     mine, other = found.places.get(found.candidate), found.places.get(found.baseline)
     where = f"arm `{line(found.baseline, 80)}`"
     if row.part in ("batch", "settings", "generators", "state"):
-        told = f"the {begins} ({line(', '.join(row.names), 200)})"
+        clause = f"the {begins} ({line(', '.join(row.names), 200)})"
         if found.between:
-            told += f", written between the steps at {line(', '.join(found.between), 200)}"
-        return told if mine is None else f"{told}; the first operator to show it is {_called(mine)}"
+            clause += f", written between the steps at {line(', '.join(found.between), 200)}"
+        return clause if mine is None else f"{clause}; the first operator to show it is {_called(mine)}"
     if found.typed is not None:
         types = " against ".join(line(each, 40) for each in found.types)
         begins += f": first operator with another data type: {_called(found.typed)}, {types} in {where}"
     if found.how == "writes":
         tensor = line(found.tensor or "", 120)
         ours = f"is last written by {_called(mine)}" if mine else "is not written"
-        told = f"`{tensor}` {ours}, in {where} {f'by {_called(other)}' if other else 'not at all'}"
+        clause = f"`{tensor}` {ours}, in {where} {f'by {_called(other)}' if other else 'not at all'}"
     elif found.how is None or mine is None or other is None:
         names = line(", ".join(row.names), 200)
         return f"the {begins}" if found.typed else f"the {begins} ({names}), and no operator that was seen explains it"
     elif found.how == "result":
-        told = f"another result{_elements(found)} from equal inputs of {_called(mine)}"
+        clause = f"another result{_elements(found)} from equal inputs of {_called(mine)}"
     else:
-        told = f"{_called(mine)} {_given(found, mine, other, where)}"
-    return f"the {begins}{'; ' if found.typed else ': '}{told}"
+        clause = f"{_called(mine)} {_given(found, mine, other, where)}"
+    return f"the {begins}{'; ' if found.typed else ': '}{clause}"
 
 
 def _given(found: FirstDifference, mine: Place, other: Place, where: str) -> str:
     if found.how == "numbers":
         ours, theirs = (line(each, 160) for each in found.numbers)
         return f"is given {ours}, in {where} {theirs}"
-    told = f"reads `{line(found.tensor, 120)}`, which differs" if found.tensor else "reads another value"
+    clause = f"reads `{line(found.tensor, 120)}`, which differs" if found.tensor else "reads another value"
     if found.numbers:
-        told += f" ({line(found.numbers[0], 40)}, in {where} {line(found.numbers[1], 40)})"
+        clause += f" ({line(found.numbers[0], 40)}, in {where} {line(found.numbers[1], 40)})"
     made = [(arm, place.made_at) for arm, place in (("here", mine), (f"in {where}", other)) if place.made_at]
     if made:
-        told += ", made " + " and ".join(f"{arm} at {line(', '.join(lines), 300)}" for arm, lines in made)
-    return told if other.line == mine.line else f"{told}; in {where} it is read at {line(other.line, 200)}"
+        clause += ", made " + " and ".join(f"{arm} at {line(', '.join(lines), 300)}" for arm, lines in made)
+    return clause if other.line == mine.line else f"{clause}; in {where} it is read at {line(other.line, 200)}"
 
 
 def _called(place: Place | None) -> str:
@@ -199,7 +199,7 @@ def _part(found: FirstDifference, row: PathRow) -> str:
 
 
 def _what(row: PathRow) -> str:
-    told = [line(", ".join(row.names), 300)] if row.names else []
+    clause = [line(", ".join(row.names), 300)] if row.names else []
     if row.alone:
-        told.append(f"{counted(row.alone, 'operator')} of one arm alone")
-    return "; ".join(told)
+        clause.append(f"{counted(row.alone, 'operator')} of one arm alone")
+    return "; ".join(clause)

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (350, 72_429), "tests": (652, 94_788), "reference_impl": (149, 17_867), "tools": (55, 6_980)}
+BUDGET = {"harness": (350, 72_430), "tests": (652, 94_788), "reference_impl": (149, 17_867), "tools": (55, 6_980)}
 
 
 def size(folder: str) -> tuple[int, int]:

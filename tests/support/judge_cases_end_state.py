@@ -231,12 +231,12 @@ TRAJECTORY_ENDS = [
         "held",
         lambda: ended_at(5.0, 6.0, f"built.{COUNT.replace(' ', '.')}"),
     ),
-    Case("an excused count that ends alike", "held", lambda: ended_at(5.0, 5.0)),
     Case(
         "two entries of `may_end_apart` that are not needed",
         "held",
         lambda: ended_at(5.0, 5.0, may_end_apart={COUNT: "unread", "optimizer group1.count": "unread"}),
     ),
+    Case("an excused count that ends alike", "held", lambda: ended_at(5.0, 5.0)),
     Case("an excused count where a bound compares no counts", "held", lambda: ended_at(5.0, 6.0, **WITHIN)),
     Case("an excused count with a fraction in the candidate", "end_differs", lambda: ended_at(5.5, 6.0)),
     Case("an excused count with a fraction in the baseline", "end_differs", lambda: ended_at(5.0, 6.5)),

@@ -123,7 +123,7 @@ def test_the_page_of_a_part_of_a_gate_names_the_contracts_of_which_nothing_was_r
     view = view_with(*units[:claims], *[unit.model_copy(update=missing) for unit in units[claims:]])
     held, others = f"{claims} of {claims} units held", "not run (needs CUDA)"
     expected = [("contract-0", held, claims if claims <= 30 else 0), ("contract-1, contract-2", others, 0)]
-    assert [(name, told, len(rows)) for name, told, rows in by_contract(view, claim_rows(view))] == expected
+    assert [(name, sentence, len(rows)) for name, sentence, rows in by_contract(view, claim_rows(view))] == expected
     assert f"contract-1, contract-2 {others}" in Page(render(view)).words()
     assert by_contract(view_with(*view.verdicts[claims:]), []) == []
 

@@ -62,7 +62,7 @@ def view_of(item: Verdict, **changes: Any) -> ReportView:
     return view_with(item, **{"contracts": [contract()], **changes})
 
 
-def told(view: ReportView) -> list[Advice]:
+def advice_on(view: ReportView) -> list[Advice]:
     return advice(view, view.verdicts[0])
 
 
@@ -101,7 +101,7 @@ def test_reason_codes_of_guards_and_broken_runs_do_not_count_as_failed_compariso
 
 @pytest.mark.parametrize("code", NEED_A_CAUSE)
 def test_causes_stated_by_the_contract_are_shown_only_for_the_claims_own_comparison(code: str) -> None:
-    found = told(view_of(of_code(code)))
+    found = advice_on(view_of(of_code(code)))
     assert labelled(found, "what usually causes this") == [CAUSES[code].cause]
     assert (IF_FAILS in [each.text for each in found]) is CAUSES[code].own
 
@@ -120,12 +120,12 @@ def test_a_capture_that_failed_for_a_known_reason_shows_this_cause_and_its_remed
 ) -> None:
     """Claims that are undecided because of this capture show the same cause, because their messages quote it."""
     failed = of_code("not_captured").model_copy(update={"message": said})
-    [found] = labelled(told(view_of(failed)), "likely cause")
+    [found] = labelled(advice_on(view_of(failed)), "likely cause")
     assert cause in found
-    [next_step] = labelled(told(view_of(failed)), "next")
+    [next_step] = labelled(advice_on(view_of(failed)), "next")
     assert remedy in next_step
     never = of_code("candidate_not_captured").model_copy(update={"message": f"arm a never replayed a capture: {said}"})
-    assert labelled(told(view_of(never)), "likely cause") == [found]
+    assert labelled(advice_on(view_of(never)), "likely cause") == [found]
     assert f"{remedy_of(never, view_of(never))}." == next_step
 
 
@@ -138,26 +138,26 @@ def test_a_capture_that_failed_for_a_known_reason_shows_this_cause_and_its_remed
 )
 def test_advice_on_a_step_that_was_captured_in_part_does_not_speak_of_a_failed_capture(said: str, cause: str) -> None:
     unit = of_code("candidate_not_captured").model_copy(update={"message": said})
-    [found] = labelled(told(view_of(unit)), "likely cause")
+    [found] = labelled(advice_on(view_of(unit)), "likely cause")
     assert cause in found
     assert "fix the capture first" not in str(remedy_of(unit, view_of(unit)))
 
 
 def test_advice_on_repeated_batches_names_the_data_as_the_cause() -> None:
-    found = told(view_of(of_code("vacuous_batches_repeat")))
+    found = advice_on(view_of(of_code("vacuous_batches_repeat")))
     assert labelled(found, "what usually causes this")[0].startswith("The data gives the same batch again")
     assert labelled(found, "next")[0].startswith("give every step a different batch")
     assert labelled(found, "what the contract says") == []
 
 
 def test_a_reason_code_of_an_installed_claim_kind_shows_the_causes_of_its_claim() -> None:
-    found = told(view_of(verdict("F-GRAPH-BWD-001", status=Status.FAIL, reason="toy_too_loud")))
+    found = advice_on(view_of(verdict("F-GRAPH-BWD-001", status=Status.FAIL, reason="toy_too_loud")))
     assert labelled(found, "what usually causes this") == [IF_FAILS]
 
 
 @pytest.mark.parametrize("status", [Status.PASS, Status.NOT_RUN])
 def test_a_passed_or_unrun_unit_gets_no_cause(status: Status) -> None:
-    assert told(view_of(verdict("F-GRAPH-BWD-001", status=status))) == []
+    assert advice_on(view_of(verdict("F-GRAPH-BWD-001", status=status))) == []
 
 
 def judged(candidate: ArmEvidence) -> tuple[Verdict, list[Advice]]:
@@ -274,30 +274,30 @@ def test_an_arm_that_a_frozen_condition_kept_from_training_is_not_advised_about_
     counted = cuda_graph(host_changes=["calls (0, then 1)"])
     still = of_code("vacuous_parameters_unchanged")
 
-    def told(capture: Any) -> list[Advice]:
+    def advice_on(capture: Any) -> list[Advice]:
         run = paired(graphed(capture=capture), arm("ungraphed"), untrained())
         return advice_of(still, contract().claims[0], [run], ASKED)
 
-    found = told(counted.model_copy(update={"host_numbers": [number]}))
+    found = advice_on(counted.model_copy(update={"host_numbers": [number]}))
     [cause] = labelled(found, "likely cause")
     assert cause.startswith("while it was captured, the step of graphed changed calls (0, then 1); no replay does that")
     assert cause.endswith(", although the step reads calls (compared at train.py:22)")
     assert labelled(found, "what usually causes this") == []
     assert labelled(found, "next")[0].startswith("put what changes from step to step into the batch")
     # a count that the step does not read does not keep an optimizer from its update
-    assert labelled(told(counted), "likely cause") == []
-    assert labelled(told(counted), "next")[0].startswith("create the optimizer from the model's parameters")
+    assert labelled(advice_on(counted), "likely cause") == []
+    assert labelled(advice_on(counted), "next")[0].startswith("create the optimizer from the model's parameters")
 
 
 def test_a_captured_step_that_asks_whether_it_is_captured_is_named_as_the_likely_cause() -> None:
     capture = cuda_graph(asked_whether_captured=["masks.py:3, called at train.py:9 in step `loss = model(x)`"])
     _, found = judged(graphed(LOSSES + 1e-6, capture=capture))
-    [told] = labelled(found, "likely cause")
-    assert told.startswith(
+    [cause] = labelled(found, "likely cause")
+    assert cause.startswith(
         "during its capture, the step of graphed asked whether a capture is running, and may train differently "
         "because of the answer: "
     )
-    assert told.endswith(": masks.py:3, called at train.py:9 in step `loss = model(x)`")
+    assert cause.endswith(": masks.py:3, called at train.py:9 in step `loss = model(x)`")
     _, otherwise = judged(graphed(capture=capture, start="elsewhere"))
     assert labelled(otherwise, "likely cause") == []
 
@@ -327,7 +327,7 @@ def test_a_run_that_hung_is_reported_with_the_systems_source_line() -> None:
     run = RunEvidence("tiny-paired", "paired", {}, death=death)
     unit = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": "tiny", "runs": ["tiny-paired"]}
     item = of_code("worker_heartbeat")
-    found = told(replace(view_of(item, units=[unit]), evidence={"tiny-paired": run}))
+    found = advice_on(replace(view_of(item, units=[unit]), evidence={"tiny-paired": run}))
     assert labelled(found, "in the system's own code") == ["reference_impl/trainer.py:31 in step"]
 
 
@@ -408,7 +408,7 @@ def in_terminal(view: ReportView) -> str:
 def test_every_output_format_shows_the_same_advice(show: Callable[[ReportView], str], code: str) -> None:
     view = view_of(of_code(code))
     shown = re.sub(r"<[^>]+>|\\", "", html.unescape(show(view)))
-    for each in told(view):
+    for each in advice_on(view):
         assert each.text in shown
         assert each.label.lower() in shown.lower()
 
@@ -468,11 +468,11 @@ def test_a_loss_beyond_the_tolerance_is_not_reported_as_the_first_difference(nea
     contract = contract_of({**TRAJECTORY, "equality": "within"})
     run = paired(graphed(losses), *twice("ungraphed"), untrained())
     seen = judge_unit(contract, contract.claims[0], "w", [run])
-    [told, *_] = labelled(advice_of(seen, contract.claims[0], [run], ASKED), "where it begins")
+    [sentence, *_] = labelled(advice_of(seen, contract.claims[0], [run], ASKED), "where it begins")
     assert seen.reason == "exceeds_tolerance"
-    assert told.startswith("the losses first differ by more than the tolerance at step 5: ")
-    assert f"they already differ from step {near} on, within the tolerance: {look}" in told
-    assert ("no effect yet" in told) == (near > 1)
+    assert sentence.startswith("the losses first differ by more than the tolerance at step 5: ")
+    assert f"they already differ from step {near} on, within the tolerance: {look}" in sentence
+    assert ("no effect yet" in sentence) == (near > 1)
 
 
 def test_every_flag_of_verify_and_drill_is_known_to_take_no_value() -> None:

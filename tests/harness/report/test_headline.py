@@ -147,20 +147,20 @@ def terminal(view: ReportView) -> str:
 
 
 @pytest.mark.parametrize(
-    ("falsified_by", "told"),
+    ("falsified_by", "added"),
     [
         ([[], []], " 2 claims name no fault that would break them."),
         ([["nan_tail"], []], " 1 claim names no fault that would break it."),
         ([["nan_tail"], ["nan_tail"]], ""),
     ],
 )
-def test_an_open_gate_states_how_many_claims_name_no_fault(falsified_by: list[list[str]], told: str) -> None:
+def test_an_open_gate_states_how_many_claims_name_no_fault(falsified_by: list[list[str]], added: str) -> None:
     claims = [
         {**CONTRACT["claims"][0], "id": f"C-{index}", "falsified_by": names} for index, names in enumerate(falsified_by)
     ]
     verdicts = [verdict(claim["id"]) for claim in claims]
     view = replace(view_with(*verdicts, contracts=[contract(claims=claims)]), gate=True)
-    sentence = f"The gate is open: every planned unit was decided and held.{told}"
+    sentence = f"The gate is open: every planned unit was decided and held.{added}"
     assert headline(view).sentence == sentence
     assert headline(replace(view, gate=False)).sentence == "Every planned unit held."
     assert escape(sentence) in render_markdown(view)
@@ -178,9 +178,9 @@ def test_a_surviving_fault_makes_a_drill_violated_even_if_all_controls_passed(ga
 def test_the_headline_of_a_drill_first_names_the_controls_that_did_not_hold() -> None:
     survived = " 1 of 2 planted faults survived: those claims prove nothing."
     failed = "1 of 1 control did not hold (F-GRAPH-BWD-001): the faults of those claims prove nothing."
-    for killed, told in (([True, False], failed + survived), ([True, True], failed)):
+    for killed, sentence in (([True, False], failed + survived), ([True, True], failed)):
         shown = headline(whole_drill_view(FAIL, killed=killed))
-        assert (shown.code, shown.sentence) == (ExitCode.VIOLATED, told)
+        assert (shown.code, shown.sentence) == (ExitCode.VIOLATED, sentence)
     undecided = headline(whole_drill_view(PASS, OPEN, killed=[True, False])).sentence
     assert undecided.startswith("1 of 2 controls was not decided (F-GRAPH-BWD-001): ")
     assert undecided.endswith(survived)
